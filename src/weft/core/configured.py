@@ -1,0 +1,80 @@
+"""Hyperparameters as scikit-learn keeps them: the arguments of `__init__`, assigned and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any, Self
+
+__all__ = ["Configured", "closest"]
+
+
+def closest(name: str, known: Iterable[str], what: str) -> ValueError:
+    """The error for an unknown name, with the closest known one suggested."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ValueError(f"expected {what} among {', '.join(known)}, got {name!r}{hint}")
+
+
+class Configured:
+    """`get_params`, `set_params` and a repr for any class whose `__init__` only assigns its arguments.
+
+    >>> class Ball(Configured):
+    ...     def __init__(self, *, radius=1.0):
+    ...         self.radius = radius
+    >>> Ball(radius=2.0).get_params(), Ball(), Ball().having(radius=3.0)
+    ({'radius': 2.0}, Ball(), Ball(radius=3.0))
+    """
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        named = inspect.signature(cls.__init__).parameters.values()
+        return [p.name for p in named if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Hyperparameters by name; with `deep`, those of hyperparameters as `outer__inner`."""
+        params = {name: getattr(self, name) for name in self._get_param_names()}
+        if deep:
+            for name, value in list(params.items()):
+                if hasattr(value, "get_params") and not isinstance(value, type):
+                    params.update({f"{name}__{k}": v for k, v in value.get_params().items()})
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Sets hyperparameters, nested ones by `outer__inner`."""
+        known = self.get_params(deep=False)
+        for name, value in params.items():
+            outer, _, inner = name.partition("__")
+            if outer not in known:
+                raise closest(outer, known, f"a parameter of {type(self).__name__}")
+            if inner:
+                known[outer].set_params(**{inner: value})
+            else:
+                setattr(self, outer, value)
+        return self
+
+    def having(self, **params: Any) -> Self:
+        """A shallow copy with other hyperparameters; nested ones are copied on the way."""
+        twin = copy.copy(self)
+        for name, value in params.items():
+            outer, _, inner = name.partition("__")
+            if inner:
+                value = getattr(twin, outer).having(**{inner: value})
+            setattr(twin, outer, value)
+        return twin
+
+    def __repr__(self) -> str:
+        signature = inspect.signature(type(self).__init__).parameters
+        shown = []
+        for name, value in self.get_params(deep=False).items():
+            default = signature[name].default if name in signature else inspect.Parameter.empty
+            try:
+                same = value is default or bool(value == default)
+            except (RuntimeError, ValueError, TypeError):
+                same = False
+            if not same:
+                shown.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"

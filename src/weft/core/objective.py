@@ -1,0 +1,139 @@
+"""Objective: what is learned. A batch becomes one loss per example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from weft.core.configured import Configured
+
+if TYPE_CHECKING:
+    from weft.core.source import Batch, Spec
+
+__all__ = ["Capability", "Objective", "Output", "capability", "reduce"]
+
+
+@dataclass
+class Output:
+    """What a forward gives: one loss per example, and what strategies and measures may read.
+
+    Attributes:
+        losses: shape `(n,)`, never reduced.
+        logits: the predictive distribution's parameters, where there is one.
+        features: the representation before the head, where there is one.
+        weight: one weight per loss, where the batch has them; set by the engine.
+        buffers: the module's buffers after this forward (running statistics), set by the engine.
+    """
+
+    losses: Tensor
+    logits: Tensor | None = None
+    features: Tensor | None = None
+    weight: Tensor | None = None
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+
+def reduce(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The weighted mean over the examples: the one place where losses are reduced.
+
+    A batch whose weights are all zero (a group absent from it) reduces to zero.
+
+    >>> reduce(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]))
+    tensor(1.5000)
+    """
+    if weight is None:
+        return values.mean()
+    weight = weight.to(values.dtype)
+    return (values * weight).sum() / weight.sum().clamp_min(torch.finfo(values.dtype).tiny)
+
+
+@dataclass(frozen=True)
+class Capability:
+    """How a capability answers when several replicas were trained.
+
+    Attributes:
+        merge: `mean`, `logmeanexp` (densities), `share` (samples: each replica draws its share) or
+            `refuse` (the answer of one replica only: representations, actions).
+        finish: applied to the merged answer (class probabilities become a class).
+    """
+
+    merge: str = "mean"
+    finish: Callable[[Tensor], Tensor] | None = None
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def capability(*, merge: str = "mean", finish: Callable[[Tensor], Tensor] | None = None) -> Callable[[Method], Method]:
+    """Marks a method of an objective as something that the Learner offers under the same name."""
+
+    def mark(method: Method) -> Method:
+        method.capability = Capability(merge, finish)  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Objective(Configured, nn.Module):
+    """A pure function from a batch to one loss per example, with the networks it needs.
+
+    A subclass keeps its hyperparameters in `__init__` (assigned and nothing else), makes its
+    networks in `build` once shapes are known, and writes its mathematics in `forward`. What it can
+    do once trained are plain methods marked with `capability`; they take and give tensors with one
+    row per example (`sample` takes a number).
+
+    Attributes:
+        players: the names of the submodules that learn by losses of their own, in the order of their
+            moves within a step; empty for the usual one player that owns every parameter. A game's
+            `forward` takes the player as its second argument.
+        decomposable: whether an example's loss depends on that example alone. Coupled losses
+            (contrastive, batch statistics) say False, and single-example gradients are refused.
+        likelihood: whether the losses are negative log-likelihoods, up to a constant.
+        fields: what it reads of a batch, in the order of `fit`'s arguments.
+        progress: the measure that says how training goes, and whether it should fall or rise.
+        optimizer: the optimizer's name or settings that its paper uses.
+        targets: `classes` where `y` holds labels to be numbered, `values` where it holds numbers.
+    """
+
+    players: ClassVar[tuple[str, ...]] = ()
+    decomposable: bool = True
+    likelihood: bool = False
+    provides: frozenset[str] = frozenset()
+    fields: tuple[str, ...] = ("x", "y")
+    progress: tuple[str, str] = ("loss", "min")
+    optimizer: Any = "adam"
+    targets: str = "values"
+
+    def build(self, spec: Spec) -> None:
+        """Makes the networks, given the names, shapes and dtypes of a batch."""
+        raise NotImplementedError(f"{type(self).__name__} does not define build(spec)")
+
+    def forward(self, batch: Batch, player: str = "") -> Output:
+        """One loss per example; in a game, the player's."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward(batch)")
+
+    def every(self, player: str) -> int:
+        """A player moves at every so-many-th step."""
+        return 1
+
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        """What to report of a batch, each of shape `(n,)` or already one number."""
+        if self.players:
+            return {f"{player}_loss": self(batch, player).losses for player in self.players}
+        return {"loss": self(batch).losses}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """The methods that a Learner offers once trained."""
+        found = {}
+        for name in dir(cls):
+            mark = getattr(getattr(cls, name, None), "capability", None)
+            if isinstance(mark, Capability):
+                found[name] = mark
+        return found
+
+    def __repr__(self) -> str:
+        return Configured.__repr__(self)

@@ -1,0 +1,108 @@
+"""Source: where the next batch comes from, given the current state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from weft.core.state import State
+
+__all__ = ["Batch", "Field", "Source", "Spec", "flatten_groups", "number_rows", "rows_of", "tree_map", "tree_stack"]
+
+Batch = dict[str, Any]
+"""Tensors by name (`x`, `y`, `environment`, `weight`, `observation`, ...), rows on the leading axis;
+`support` and `query` are batches themselves."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One row's shape and dtype; `classes` where it holds class numbers."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    classes: int | None = None
+
+
+Spec = dict[str, Field]
+"""What a row of a batch holds, by name; of an episode, what a row of its parts holds."""
+
+
+class Source:
+    """Gives batches. What it gives next depends on the state's seed and step (and on the state's
+    parameters, where the learner acts), so that it can go on from a saved state.
+
+    Attributes:
+        spec: names, shapes and dtypes of a row.
+        grouped: whether groups (environments, episodes) are stacked on a leading axis. Ragged ones
+            are padded by repeating real rows at weight 0.
+        episodic: whether each group is an episode with a `support` and a `query` part.
+        epoch: steps in one pass over the data, or None where there is no such thing.
+        resumes: `exact`, or `restart` where the world outside has no state to save.
+        stacks: whether `batches` itself serves a state of several replicas.
+    """
+
+    spec: Spec
+    grouped: bool = False
+    episodic: bool = False
+    epoch: int | None = None
+    resumes: str = "exact"
+    stacks: bool = False
+
+    def batches(self, state: State) -> Iterator[Batch]:
+        """Batches without end; `state.step` is read anew for each."""
+        raise NotImplementedError(f"{type(self).__name__} does not define batches(state)")
+
+    def once(self, state: State, rows: int) -> Iterator[Batch]:
+        """One pass over the data in a fixed order, ungrouped, at most so many rows at a time.
+
+        The default takes one batch as the data: right for sources that draw anew each time.
+        """
+        yield flatten_groups(next(self.batches(state))) if self.grouped else next(self.batches(state))
+
+
+def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Applies a function to every tensor of nested dictionaries."""
+    if isinstance(tree, dict):
+        return {name: tree_map(function, value) for name, value in tree.items()}
+    return function(tree)
+
+
+def tree_stack(trees: list[Any]) -> Any:
+    """Stacks equal nested dictionaries of tensors on a new leading axis."""
+    if isinstance(trees[0], dict):
+        return {name: tree_stack([tree[name] for tree in trees]) for name in trees[0]}
+    return torch.stack(trees)
+
+
+def rows_of(batch: Batch, axis: int = 0) -> int:
+    """The number of rows (the length of `axis`), from any tensor of the batch."""
+    value = next(iter(batch.values()))
+    return rows_of(value, axis) if isinstance(value, dict) else value.shape[axis]
+
+
+def _lead(batch: Batch, dims: int) -> tuple[int, ...]:
+    return tuple(next(v for v in batch.values() if isinstance(v, Tensor)).shape[:dims])
+
+
+def number_rows(batch: Batch, dims: int) -> Batch:
+    """Adds row numbers (the `row` field), which key the draws and travel with every slice.
+
+    `dims` is the number of leading axes that index rows: 1, or 2 where groups are stacked.
+    """
+    if any(isinstance(value, dict) for value in batch.values()):
+        return {name: number_rows(v, dims) if isinstance(v, dict) else v for name, v in batch.items()}
+    if "row" in batch:
+        return batch
+    shape = _lead(batch, dims)
+    device = next(iter(batch.values())).device
+    return {**batch, "row": torch.arange(torch.Size(shape).numel(), device=device).reshape(shape)}
+
+
+def flatten_groups(batch: Batch) -> Batch:
+    """Puts stacked groups end to end: `(G, n, ...)` becomes `(G * n, ...)`."""
+    return tree_map(lambda t: t.flatten(0, 1), batch)

@@ -1,0 +1,91 @@
+"""State: what must be kept to go on, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.objective import Objective
+from weft.core.random import fold, key_of
+from weft.core.source import tree_map
+from weft.core.strategy import Params, StrategyState
+
+__all__ = ["State"]
+
+
+@dataclass
+class State:
+    """The whole of a training run. With replicas, every tensor has them on its leading axis.
+
+    Attributes:
+        objective: the built objective; its structure is used, its own tensors are not.
+        params: parameters by name, trainable and frozen.
+        buffers: the module's buffers (running statistics) by name.
+        seeds: the seed, or one per replica.
+        replicas: how many, or None for a single run (no leading axis).
+        strategy: the strategy's state, one tree for each player.
+        optimizers: `torch.optim` optimizers by player, over `params`' tensors.
+        step: updates made so far; the clock of every keyed draw.
+        origin: the step at which the current source began to be read.
+        active: whether training goes on; false once stopped early or diverged.
+        stopped: why each stopped replica stopped, by number (0 for a single run).
+        best: the best progress so far, the parameters and buffers then, and evaluations since.
+        tasks: names of the tasks that were consolidated, in order.
+        act: answers a capability of the objective at the current parameters; set by the engine.
+    """
+
+    objective: Objective
+    params: Params
+    buffers: Params
+    seeds: Tensor
+    replicas: int | None = None
+    strategy: dict[str, StrategyState] = field(default_factory=dict)
+    optimizers: dict[str, Any] = field(default_factory=dict)
+    step: int = 0
+    origin: int = 0
+    active: Tensor = field(default_factory=lambda: torch.tensor(True))
+    stopped: dict[int, str] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)
+    tasks: list[str] = field(default_factory=list)
+    act: Callable[..., Any] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.seeds.device
+
+    def key(self, *places: int | str) -> Tensor:
+        """The key of a place at the current step, for each replica."""
+        return fold(key_of(self.seeds), *places, self.step)
+
+    def call(self, capability: str, *args: Any, key: Tensor, rows: Tensor | None = None) -> Any:
+        """Asks the objective, as it is now, for a capability: a rollout's way to an action."""
+        if self.act is None:
+            raise RuntimeError("expected a state held by an engine, got one without; use Engine.init")
+        return self.act(self, capability, *args, key=key, rows=rows)
+
+    def replica(self, k: int) -> State:
+        """One replica of it, as views: what a single run with that seed holds (without optimizers)."""
+        if self.replicas is None:
+            if k:
+                raise IndexError(f"expected replica 0 of a single run, got {k}")
+            return self
+        if not -self.replicas <= k < self.replicas:
+            raise IndexError(f"expected a replica in 0..{self.replicas - 1}, got {k}")
+        k %= self.replicas
+        return State(
+            objective=self.objective,
+            params=tree_map(lambda t: t[k], self.params),
+            buffers=tree_map(lambda t: t[k], self.buffers),
+            seeds=self.seeds[k],
+            strategy=tree_map(lambda t: t[k], self.strategy),
+            step=self.step,
+            origin=self.origin,
+            active=self.active[k],
+            stopped={0: self.stopped[k]} if k in self.stopped else {},
+            tasks=list(self.tasks),
+            act=self.act,
+        )

@@ -1,0 +1,289 @@
+"""Strategy: how a loss becomes an update. Five optional verbs, composed by `weave`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from weft.core.configured import Configured, closest
+from weft.core.objective import Objective, Output
+
+if TYPE_CHECKING:
+    from weft.core.source import Batch
+
+__all__ = ["Local", "Loss", "Params", "Strategy", "StrategyState", "Weave", "weave", "weighted_mean"]
+
+Params = dict[str, Tensor]
+StrategyState = dict[str, Any]
+"""A documented tree of tensors: dictionaries whose leaves are tensors."""
+Loss = Callable[[Params, "Batch"], Output]
+
+
+class Local:
+    """What a strategy sees when a task ends: the trained state and the task's data, one replica of it.
+
+    Attributes:
+        objective: the objective, for what it declares (`distribution`, `likelihood`).
+        params: the trainable parameters.
+        squares: `squares(readout)` gives the sums, over the task's examples, of the weighted squares
+            of single-example gradients of whatever scalars `readout(output, batch)` names, and the
+            number of examples; the loss is the objective's own, not the wrapped one, in evaluation mode.
+    """
+
+    def __init__(
+        self, objective: Objective, params: Params, squares: Callable[..., tuple[Params, float]]
+    ) -> None:
+        self.objective = objective
+        self.params = params
+        self.squares = squares
+
+
+def weighted_mean(gradients: Params, weights: Tensor) -> Params:
+    """The groups' weighted mean, over the leading axis of every tensor."""
+    return {name: torch.tensordot(weights.to(g.dtype), g, dims=1) for name, g in gradients.items()}
+
+
+class Strategy(Configured):
+    """Turns an objective's loss into an update. Every verb has an identity as its default.
+
+    The verbs in the order in which the engine calls them, at each step, for each player:
+
+    1. `wrap(loss, state)`: another loss function (an attack, an inner loop, a penalty on the output);
+    2. `combine(gradients, losses, weights, state)`: the groups' gradients become one;
+    3. `penalty(params, state)`: a scalar whose gradient is added once, outside the groups;
+    4. `update(step, params, state)`: acts on the step that the optimizer proposes;
+
+    and `consolidate(local, state, task)` when a task ends. The strategy's own state, made by `init`,
+    is a tree of tensors that flows through them.
+
+    Attributes:
+        needs: gradients of the `mean` loss, one per `group`, or one per `example`.
+        per_group: `wrap` must see one group at a time even if only the mean's gradient is needed.
+        episodic: its groups are episodes with a `support` and a `query` part.
+        reads: what it reads of `Output` or of the objective beyond the losses.
+        neutral: hyperparameters at which it is ERM.
+        sweeps: hyperparameters that may differ between replicas trained at once; inside a step they
+            are tensors, so the code must not branch on them.
+    """
+
+    needs: str = "mean"
+    per_group: bool = False
+    episodic: bool = False
+    reads: frozenset[str] = frozenset()
+    neutral: ClassVar[dict[str, Any]] = {}
+    sweeps: ClassVar[tuple[str, ...]] = ()
+
+    def validate(self) -> None:
+        """Raises ValueError or TypeError for hyperparameters out of range; called when work starts."""
+
+    def refuses(self, objective: Objective) -> str | None:
+        """The mathematical reason why it cannot train this objective, or None."""
+        if self.needs == "example" and not objective.decomposable:
+            return "its loss couples the examples of a batch, so a single example has no gradient of its own"
+        for name in sorted(self.reads):
+            if name not in objective.provides and not hasattr(objective, name):
+                return f"it reads {name!r}, which {type(objective).__name__} does not provide"
+        return None
+
+    def init(self, params: Params) -> StrategyState:
+        """The state before the first step."""
+        return {}
+
+    def wrap(self, loss: Loss, state: StrategyState) -> Loss:
+        """Another loss function of (params, batch)."""
+        return loss
+
+    def combine(
+        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        """One gradient from the groups' gradients (leading axis), their losses and weights (sum 1)."""
+        return weighted_mean(gradients, weights), state
+
+    def penalty(self, params: Params, state: StrategyState) -> Tensor:
+        """A scalar added to the loss, outside the groups."""
+        raise NotImplementedError
+
+    def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
+        """The step to take in place of the one proposed."""
+        return step, state
+
+    def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
+        """The state after a task has ended; the same task again replaces what it left."""
+        return state
+
+    def release(self, state: StrategyState, task: str) -> StrategyState:
+        """The state when a task begins (again): what it left before no longer counts."""
+        return state
+
+    def adapt(self, loss: Loss, params: Params, batch: Batch, state: StrategyState) -> Params:
+        """After training, parameters adapted to a few labelled examples."""
+        raise NotImplementedError
+
+    def does(self, verb: str) -> bool:
+        """Whether a verb is more than the identity."""
+        return getattr(type(self), verb) is not getattr(Strategy, verb)
+
+
+_ORDER = ("wrap", "combine", "update")
+
+
+class Weave(Strategy):
+    """Strategies in the order in which the loss flows through them; made by `weave`."""
+
+    def __init__(self, *parts: Strategy) -> None:
+        self.parts = parts
+        self.names = []
+        for part in parts:
+            if not isinstance(part, Strategy):
+                raise TypeError(f"expected strategies, such as weave(EWC(), ANDMask()), got {part!r}")
+            name = type(part).__name__.lower()
+            count = sum(n.rstrip("0123456789") == name for n in self.names)
+            self.names.append(f"{name}{count + 1}" if count else name)
+        combiners = [p for p in parts if p.does("combine")]
+        if len(combiners) > 1:
+            raise ValueError(
+                f"expected at most one strategy that combines the groups' gradients, got {combiners[0]!r} and "
+                f"{combiners[1]!r}; keep one of them"
+            )
+        latest: tuple[int, Strategy | None] = (0, None)
+        for part in parts:
+            stages = [i for i, verb in enumerate(_ORDER) if part.does(verb)]
+            if stages and stages[0] < latest[0]:
+                raise ValueError(
+                    f"expected the order loss, gradient, step, got {part!r} (acts on the "
+                    f"{('loss', 'gradient', 'step')[stages[0]]}) after {latest[1]!r} (acts on the "
+                    f"{('loss', 'gradient', 'step')[latest[0]]}); put {type(part).__name__} first"
+                )
+            if stages:
+                latest = (max(latest[0], stages[-1]), part)
+        ranks = ("mean", "group", "example")
+        self.needs = max((p.needs for p in parts), key=ranks.index, default="mean")
+        self.per_group = any(p.per_group for p in parts)
+        self.episodic = any(p.episodic for p in parts)
+        self.reads = frozenset().union(*(p.reads for p in parts))
+        if self.needs == "example" and self.per_group:
+            whole = next(p for p in parts if p.per_group)
+            single = next(p for p in parts if p.needs == "example")
+            raise ValueError(
+                f"expected strategies that agree on what a group is, got {whole!r}, which needs whole groups, and "
+                f"{single!r}, which makes every example its own group; let the latter work on environments"
+            )
+
+    # Hyperparameters are those of the parts, by the parts' names in lower case.
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        params: dict[str, Any] = dict(zip(self.names, self.parts, strict=True))
+        if deep:
+            for name, part in zip(self.names, self.parts, strict=True):
+                params.update({f"{name}__{k}": v for k, v in part.get_params().items()})
+        return params
+
+    def set_params(self, **params: Any) -> Weave:
+        parts = dict(zip(self.names, self.parts, strict=True))
+        for name, value in params.items():
+            outer, _, inner = name.partition("__")
+            if outer not in parts:
+                raise closest(outer, parts, "a strategy of the weave")
+            if inner:
+                parts[outer].set_params(**{inner: value})
+            else:
+                parts[outer] = value
+        self.__init__(*parts.values())  # type: ignore[misc]
+        return self
+
+    def having(self, **params: Any) -> Weave:
+        parts = dict(zip(self.names, self.parts, strict=True))
+        for name, value in params.items():
+            outer, _, inner = name.partition("__")
+            parts[outer] = parts[outer].having(**{inner: value})
+        return Weave(*parts.values())
+
+    def __sklearn_clone__(self) -> Weave:
+        from sklearn.base import clone
+
+        return Weave(*(clone(part, safe=False) for part in self.parts))
+
+    def __repr__(self) -> str:
+        return f"weave({', '.join(map(repr, self.parts))})"
+
+    @property
+    def sweeps(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"{n}__{s}" for n, p in zip(self.names, self.parts, strict=True) for s in p.sweeps)
+
+    def does(self, verb: str) -> bool:
+        return any(part.does(verb) for part in self.parts)
+
+    def validate(self) -> None:
+        for part in self.parts:
+            part.validate()
+
+    def refuses(self, objective: Objective) -> str | None:
+        reasons = (part.refuses(objective) for part in self.parts)
+        return next((reason for reason in reasons if reason), None)
+
+    def _named(self) -> list[tuple[str, Strategy]]:
+        return list(zip(self.names, self.parts, strict=True))
+
+    def init(self, params: Params) -> StrategyState:
+        return {name: part.init(params) for name, part in self._named()}
+
+    def wrap(self, loss: Loss, state: StrategyState) -> Loss:
+        for name, part in self._named():
+            loss = part.wrap(loss, state[name])
+        return loss
+
+    def combine(
+        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        for name, part in self._named():
+            if part.does("combine"):
+                combined, after = part.combine(gradients, losses, weights, state[name])
+                return combined, {**state, name: after}
+        return weighted_mean(gradients, weights), state
+
+    def penalty(self, params: Params, state: StrategyState) -> Tensor:
+        terms = [part.penalty(params, state[name]) for name, part in self._named() if part.does("penalty")]
+        return torch.stack(terms).sum()
+
+    def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
+        for name, part in self._named():
+            step, after = part.update(step, params, state[name])
+            state = {**state, name: after}
+        return step, state
+
+    def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
+        return {name: part.consolidate(local, state[name], task) for name, part in self._named()}
+
+    def adapt(self, loss: Loss, params: Params, batch: Batch, state: StrategyState) -> Params:
+        for name, part in self._named():
+            if part.does("adapt"):
+                params = part.adapt(loss, params, batch, state[name])
+            else:
+                loss = part.wrap(loss, state[name])
+        return params
+
+    def release(self, state: StrategyState, task: str) -> StrategyState:
+        return {name: part.release(state[name], task) for name, part in self._named()}
+
+
+def weave(*strategies: Strategy) -> Strategy:
+    """Composes strategies, left to right as the loss flows: losses, then gradients, then steps.
+
+    Losses are wrapped in the order given (the last one is the outermost), penalties are summed, at
+    most one strategy combines the groups' gradients, and steps are changed in the order given.
+
+    >>> from weft.strategies import EWC, ANDMask
+    >>> weave(EWC(strength=10.0), ANDMask(threshold=0.8))
+    weave(EWC(strength=10.0), ANDMask(threshold=0.8))
+    >>> weave(ANDMask(), ANDMask(threshold=0.5))
+    Traceback (most recent call last):
+        ...
+    ValueError: expected at most one strategy that combines the groups' gradients, got ANDMask() and \
+ANDMask(threshold=0.5); keep one of them
+    """
+    parts: list[Strategy] = []
+    for strategy in strategies:
+        parts.extend(strategy.parts if isinstance(strategy, Weave) else [strategy])
+    return parts[0] if len(parts) == 1 else Weave(*parts)

@@ -1,0 +1,216 @@
+"""PyTorch's own random functions, served from the key in force.
+
+A user's module draws by `nn.Dropout`, `torch.randn_like`, attention's dropout and the like, from an
+ambient generator. Inside `ambient()` those calls are answered by `weft.core.random` instead, keyed by
+their number of call in the forward, so that such a module too gives the same draws in a replica, in a
+chunk, on another rank or after a resume. What draws inside a kernel (the dropout between the layers
+of `nn.LSTM` and its kin) cannot be reached and is refused by `refuse_hidden_randomness`.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from weft.core.random import bernoulli, normal, uniform
+
+__all__ = ["ambient", "refuse_hidden_randomness"]
+
+
+class ambient(TorchFunctionMode):
+    """Within it PyTorch's random functions draw from the key in force."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        served = _SERVED.get(func)
+        if served is None:
+            return func(*args, **(kwargs or {}))
+        self._calls += 1
+        return served(self, self._calls, *args, **(kwargs or {}))
+
+
+def refuse_hidden_randomness(module: nn.Module) -> None:
+    """Raises for layers whose randomness lies inside a kernel."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.RNNBase) and layer.dropout > 0:
+            raise ValueError(
+                f"expected layers whose randomness can be keyed, got {name!r} ({type(layer).__name__} with "
+                f"dropout={layer.dropout}), which draws inside its kernel; set dropout=0 there and put an "
+                "nn.Dropout between single-layer recurrences"
+            )
+
+
+def _size(size: Any) -> tuple[int, ...]:
+    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+
+
+def _dropout_along(spatial: bool) -> Callable[..., Tensor]:
+    def dropout(
+        _: ambient, call: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0.0:
+            return input
+        if p == 1.0:
+            return input * 0.0
+        shape = input.shape[:2] + (1,) * (input.dim() - 2) if spatial else input.shape
+        keep = uniform(shape, place=call) >= p
+        return input * keep / (1.0 - p)
+
+    return dropout
+
+
+def _torch_dropout(frame: ambient, call: int, input: Tensor, p: float, train: bool) -> Tensor:
+    return _dropout_along(False)(frame, call, input, p, train)
+
+
+def _alpha_dropout(
+    _: ambient, call: int, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    if not training or p == 0.0:
+        return input
+    saturated = -1.7580993408473766  # SELU's negative limit: -scale * alpha
+    keep = (uniform(input.shape, place=call) >= p).to(input.dtype)
+    a = ((1 - p) * (1 + p * saturated**2)) ** -0.5
+    return a * (input * keep + saturated * (1 - keep)) - a * saturated * p
+
+
+def _attention(
+    frame: ambient,
+    call: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if dropout_p == 0.0:
+        options = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        return F.scaled_dot_product_attention(query, key, value, **options)  # type: ignore[arg-type]
+    if enable_gqa:
+        repeat = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(repeat, -3), value.repeat_interleave(repeat, -3)
+    scores = query @ key.transpose(-2, -1) * (scale if scale is not None else query.shape[-1] ** -0.5)
+    if is_causal:
+        causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~causal, -math.inf)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return _dropout_along(False)(frame, call, scores.softmax(-1), dropout_p) @ value
+
+
+def _inside(function: Any) -> Callable[..., Any]:
+    """Serves a composite written in Python by running its body with the mode still on: a copy of the
+    function whose own dispatch check is off, so that the draws inside it are served too."""
+    body = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, "has_torch_function": lambda *_: False, "has_torch_function_unary": lambda *_: False},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    body.__kwdefaults__ = function.__kwdefaults__
+
+    def run(frame: ambient, call: int, *args: Any, **kwargs: Any) -> Any:
+        with frame:
+            return body(*args, **kwargs)
+
+    return run
+
+
+def _filled(draw: Callable[[int, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """An in-place random fill (`x.normal_()`), by copying the draw in."""
+
+    def fill(_: ambient, call: int, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        kwargs.pop("generator", None)
+        return input.copy_(draw(call, input, *args, **kwargs))
+
+    return fill
+
+
+def _uniform_fill(call: int, x: Tensor, low: float = 0.0, high: float = 1.0, **bounds: float) -> Tensor:
+    low, high = bounds.get("from", low), bounds.get("to", high)
+    return low + (high - low) * uniform(x.shape, place=call, dtype=x.dtype)
+
+
+def _normal_fill(call: int, x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return mean + std * normal(x.shape, place=call, dtype=x.dtype)
+
+
+def _bernoulli_fill(call: int, x: Tensor, p: float | Tensor = 0.5) -> Tensor:
+    return (uniform(x.shape, place=call) < p).to(x.dtype)
+
+
+def _exponential_fill(call: int, x: Tensor, lambd: float = 1.0) -> Tensor:
+    return -torch.log1p(-uniform(x.shape, place=call, dtype=x.dtype)) / lambd
+
+
+def _fresh(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def make(frame: ambient, call: int, *size: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+        shape = _size(options.pop("size", None) or size)
+        value = draw(shape, place=call, dtype=dtype or torch.get_default_dtype())
+        return value.to(device) if device is not None else value
+
+    return make
+
+
+def _fresh_like(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def make(frame: ambient, call: int, input: Tensor, *, dtype: Any = None, **options: Any) -> Tensor:
+        return draw(input.shape, place=call, dtype=dtype or input.dtype)
+
+    return make
+
+
+def _torch_normal(_: ambient, call: int, mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> Tensor:
+    like = mean if isinstance(mean, Tensor) else std
+    shape = size if size is not None else torch.broadcast_shapes(*(v.shape for v in (mean, std) if isinstance(v, Tensor)))
+    dtype = like.dtype if isinstance(like, Tensor) else torch.get_default_dtype()
+    return mean + std * normal(shape, place=call, dtype=dtype)
+
+
+def _torch_bernoulli(_: ambient, call: int, input: Tensor, p: float | None = None, **options: Any) -> Tensor:
+    return bernoulli(input if p is None else torch.full_like(input, p), place=call)
+
+
+def _randint(_: ambient, call: int, *args: Any, dtype: Any = torch.int64, **options: Any) -> Tensor:
+    low, high, shape = args if len(args) == 3 else (0, *args)
+    return (low + (high - low) * uniform(shape, place=call, dtype=torch.float64)).floor().to(dtype)
+
+
+_SERVED: dict[Any, Callable[..., Any]] = {
+    F.dropout: _dropout_along(False),
+    F.dropout1d: _dropout_along(True),
+    F.dropout2d: _dropout_along(True),
+    F.dropout3d: _dropout_along(True),
+    F.alpha_dropout: _alpha_dropout,
+    torch.dropout: _torch_dropout,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _inside(F.multi_head_attention_forward),
+    F.gumbel_softmax: _inside(F.gumbel_softmax),
+    torch.rand: _fresh(uniform),
+    torch.randn: _fresh(normal),
+    torch.randint: _randint,
+    torch.rand_like: _fresh_like(uniform),
+    torch.randn_like: _fresh_like(normal),
+    torch.normal: _torch_normal,
+    torch.bernoulli: _torch_bernoulli,
+    torch.Tensor.bernoulli: _torch_bernoulli,
+    torch.Tensor.uniform_: _filled(_uniform_fill),
+    torch.Tensor.normal_: _filled(_normal_fill),
+    torch.Tensor.bernoulli_: _filled(_bernoulli_fill),
+    torch.Tensor.exponential_: _filled(_exponential_fill),
+}

@@ -1,0 +1,360 @@
+"""The engine: one step, for every objective and every strategy, for one run or for stacked replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from weft.core.objective import Objective
+from weft.core.random import fold, key_of, keyed
+from weft.core.source import Batch, Source, flatten_groups, number_rows, tree_map, tree_stack
+from weft.core.state import State
+from weft.core.strategy import Local, Params, Strategy
+from weft.engine.ambient import ambient
+from weft.engine.build import initialize
+from weft.engine.gradients import Gradient, base_loss
+from weft.engine.optim import Optimizer, as_schedule, is_torch_scheduler
+from weft.engine.squares import Readout, squares
+
+__all__ = ["Diverged", "Engine"]
+
+
+class Diverged(FloatingPointError):
+    """Every replica's loss or gradient has become NaN or infinite."""
+
+
+class _Method(nn.Module):
+    """Lets `functional_call` reach any method of an objective."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def forward(self, name: str, *args: Any) -> Any:
+        return getattr(self.objective, name)(*args)
+
+
+class Engine:
+    """Runs steps. Everything that a method brings comes through the four nouns.
+
+    Args:
+        objective: built.
+        strategy: how losses become updates.
+        optimizers: by player ("" where there is one player).
+        grouped, episodic: whether the source stacks groups, and whether those are episodes.
+        clip: the largest norm of a gradient, per player and replica.
+        pieces, memory, weighting: see `Gradient`.
+        schedule: a factor of the learning rate by progress, or a `torch` scheduler class.
+        total: steps that the schedule spans.
+        swept: hyperparameters that differ between replicas, by name, each a tensor over replicas:
+            the strategy's own by their names, and `lr`.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        strategy: Strategy,
+        optimizers: dict[str, Optimizer],
+        *,
+        grouped: bool = False,
+        episodic: bool = False,
+        clip: float | None = None,
+        pieces: int = 1,
+        memory: int = 2**30,
+        weighting: str = "example",
+        schedule: Any = None,
+        total: int = 1,
+        swept: dict[str, Tensor] | None = None,
+        replicas: int | None = None,
+    ) -> None:
+        self.objective, self.strategy, self.optimizers = objective, strategy, optimizers
+        self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
+        self.replicas = replicas
+        self.schedule = as_schedule(schedule)
+        self.schedulers: dict[str, Any] = {}
+        swept = dict(swept or {})
+        self.rates = swept.pop("lr", None)
+        self.swept = swept
+        self.players = objective.players or ("",)
+        self.names = {player: self._trained(player) for player in self.players}
+        options = {"grouped": grouped, "weighting": weighting, "pieces": pieces, "memory": memory // (replicas or 1)}
+        self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
+        self._method = _Method(objective)
+
+    def _trained(self, player: str) -> list[str]:
+        prefix = f"{player}." if player else ""
+        optimizer = self.optimizers[player]
+        names = [n for n, _ in self.objective.named_parameters() if n.startswith(prefix) and optimizer.trains(n)]
+        if not names:
+            raise ValueError(f"expected something to train, got every parameter frozen by {optimizer.freeze!r}")
+        return names
+
+    # --- state ---------------------------------------------------------------------------------------
+
+    def init(self, seeds: list[int], device: torch.device, init: str = "reset") -> State:
+        """The state before the first step."""
+        starts = [initialize(self.objective, seed, init, len(seeds) > 1) for seed in seeds]
+        join: Callable[[list[Any]], Any] = tree_stack if self.replicas else lambda trees: trees[0]
+        state = State(
+            objective=self.objective,
+            params=tree_map(lambda t: t.to(device), join([p for p, _ in starts])),
+            buffers=tree_map(lambda t: t.to(device), join([b for _, b in starts])),
+            seeds=torch.tensor(seeds if self.replicas else seeds[0], dtype=torch.int64, device=device),
+            replicas=self.replicas,
+            active=torch.ones(len(seeds) if self.replicas else (), dtype=torch.bool, device=device),
+            act=self.call,
+        )
+        for player in self.players:
+            states = [self.strategy.init({n: p[n] for n in self.names[player]}) for p, _ in starts]
+            state.strategy[player] = tree_map(lambda t: t.to(device), join(states))
+        self.prepare(state)
+        return state
+
+    def prepare(self, state: State) -> None:
+        """Fresh optimizers and schedules over the state's parameters."""
+        state.act = self.call
+        for player in self.players:
+            params = {n: state.params[n] for n in self.names[player]}
+            state.optimizers[player] = self.optimizers[player].make(params)
+            if is_torch_scheduler(self.schedule):
+                self.schedulers[player] = self.schedule(state.optimizers[player])  # type: ignore[arg-type]
+        self._rates = {p: [g["lr"] for g in state.optimizers[p].param_groups] for p in self.players}
+
+    def _map(self, function: Callable[..., Any], *args: Any) -> Any:
+        """A function of one run's tensors, over all replicas at once."""
+        return function(*args) if self.replicas is None else torch.vmap(function)(*args)
+
+    # --- a step ---------------------------------------------------------------------------------------
+
+    def batches(self, source: Source, state: State) -> Iterator[Batch]:
+        """The source's batches, stacked over replicas where the source does not do so itself."""
+        if state.replicas is None or source.stacks:
+            yield from source.batches(state)
+        else:
+            streams = [iter(source.batches(_View(state, k))) for k in range(state.replicas)]  # type: ignore[arg-type]
+            while True:
+                yield tree_stack([next(stream) for stream in streams])
+
+    def numbered(self, batch: Batch) -> Batch:
+        """The batch with row numbers on it, the same in every replica."""
+        dims = 2 if self.grouped else 1
+        if self.replicas is None:
+            return number_rows(batch, dims)
+        one = number_rows(tree_map(lambda t: t[0], batch), dims)
+        return _with_rows(batch, one, self.replicas)
+
+    def gradient(self, state: State, batch: Batch, player: str) -> tuple[Params, Tensor, Params, Any]:
+        """(gradient, mean loss, buffers, strategy state) of a player, per replica."""
+        names = set(self.names[player])
+        params = {n: p.detach() for n, p in state.params.items() if n in names}
+        others = {n: p.detach() for n, p in state.params.items() if n not in names}
+        compute, key, strategy_state = self.gradients[player], state.key("step", player), state.strategy[player]
+        if self.replicas is None:
+            return compute(params, others, state.buffers, batch, key, self.strategy, strategy_state)
+
+        def one(params: Any, others: Any, buffers: Any, batch: Any, key: Any, own: Any, swept: Any) -> Any:
+            return compute(params, others, buffers, batch, key, self.strategy.having(**swept), own)
+
+        if compute._bytes is None and (self.strategy.needs != "mean" or self.strategy.per_group):
+            self._measure(compute, state, params, others, batch, player)
+        args = (params, others, state.buffers, batch, key, strategy_state, self.swept)
+        return torch.vmap(one)(*args)
+
+    def _measure(self, compute: Gradient, state: State, params: Any, others: Any, batch: Any, player: str) -> None:
+        first = [tree_map(lambda t: t[0], tree) for tree in (params, others, state.buffers, batch)]
+        loss = base_loss(self.objective, first[1], first[2], state.key("step", player)[0], player)
+        part = first[3] if not self.grouped else tree_map(lambda t: t[0], first[3])
+        if self.strategy.needs == "example":
+            part = tree_map(lambda t: t[:1], part)
+        own = tree_map(lambda t: t[0], state.strategy[player])
+        strategy = self.strategy.having(**tree_map(lambda t: t[0], self.swept))
+        compute.measure(strategy.wrap(loss, own), first[0], part)
+
+    def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
+        """One update of every player whose turn it is; returns their losses, per replica."""
+        batch = self.numbered(batch)
+        report = {}
+        self.objective.train()
+        for player in self.players:
+            if state.step % self.objective.every(player):
+                continue
+            gradient, loss, buffers, own = self.gradient(state, batch, player)
+            norm = self._norm(gradient)
+            fine = torch.isfinite(norm) & torch.isfinite(loss)
+            self._stop_diverged(state, fine, player)
+            if self.clip is not None:
+                scale = (self.clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+                gradient = {n: g * self._broadcast(scale, g) for n, g in gradient.items()}
+            self._apply(state, player, gradient, own)
+            frozen = self.replicas is not None and not bool(state.active.all())
+            for name, b in buffers.items():
+                old = state.buffers[name]
+                state.buffers[name] = torch.where(self._broadcast(state.active, b), b, old) if frozen else b
+            report[f"{player}_loss" if player else "loss"] = loss
+        state.step += 1
+        return report
+
+    def _broadcast(self, value: Tensor, like: Tensor) -> Tensor:
+        """One number per replica, shaped to multiply a stacked tensor."""
+        return value if self.replicas is None else value.reshape(-1, *(1,) * (like.dim() - 1))
+
+    def _norm(self, gradient: Params) -> Tensor:
+        start = 0 if self.replicas is None else 1
+        norms = [torch.linalg.vector_norm(g.flatten(start), dim=-1) for g in gradient.values()]
+        return torch.linalg.vector_norm(torch.stack(norms), dim=0)
+
+    def _stop_diverged(self, state: State, fine: Tensor, player: str) -> None:
+        """Freezes what has diverged at its last good parameters, and records where."""
+        if bool((fine | ~state.active).all()):
+            return
+        where = f" of {player!r}" if player else ""
+        for k, (ok, going) in enumerate(zip(fine.reshape(-1).tolist(), state.active.reshape(-1).tolist(), strict=True)):
+            if going and not ok:
+                state.stopped[k] = f"diverged at step {state.step}: the loss{where} or its gradient is not finite"
+        state.active = state.active & fine
+        if not bool(state.active.any()) and all("diverged" in reason for reason in state.stopped.values()):
+            raise Diverged(
+                f"expected finite losses, got NaN or infinity: {state.stopped[max(state.stopped)]}; lower the learning "
+                "rate, clip the gradient (clip=1.0), or look for extreme values in the data"
+            )
+
+    def _apply(self, state: State, player: str, gradient: Params, own: Any) -> None:
+        """The optimizer proposes a step; the strategy, the replicas' own rates and what is frozen amend it."""
+        optimizer = state.optimizers[player]
+        if not self.schedulers:
+            factor = self.schedule(min(1.0, (state.step - state.origin) / self.total))  # type: ignore[arg-type]
+            for group, rate in zip(optimizer.param_groups, self._rates[player], strict=True):
+                group["lr"] = rate * factor
+        amend = self.strategy.does("update") or self.rates is not None
+        amend = amend or (self.replicas is not None and not bool(state.active.all()))
+        before = {n: state.params[n].clone() for n in gradient} if amend else {}
+        for name, g in gradient.items():
+            state.params[name].grad = g
+        optimizer.step()
+        for name in gradient:
+            state.params[name].grad = None
+        if player in self.schedulers:
+            self.schedulers[player].step()
+        if not amend:
+            state.strategy[player] = own
+            return
+        step = {n: state.params[n] - old for n, old in before.items()}
+        if self.rates is not None:
+            base = self.optimizers[player].settings["lr"]
+            common = {n for n in step if self.optimizers[player].group_of(n) is None}
+            step = {n: s * self._broadcast(self.rates / base, s) if n in common else s for n, s in step.items()}
+        if self.strategy.does("update"):
+            key = state.key("update", player)
+
+            def act(step: Any, params: Any, own: Any, key: Any, swept: Any) -> Any:
+                with keyed(key):
+                    return self.strategy.having(**swept).update(step, params, own)
+
+            step, own = self._map(act, step, before, own, key, self.swept)
+        for name, old in before.items():
+            moved = old + step[name]
+            state.params[name].copy_(torch.where(self._broadcast(state.active, old), moved, old))
+        state.strategy[player] = own
+
+    # --- asking, measuring, consolidating ------------------------------------------------------------
+
+    def call(self, state: State, name: str, *args: Any, key: Tensor, rows: Tensor | None = None) -> Any:
+        """A method of the objective at one run's parameters, in evaluation mode, without gradients."""
+        training = self.objective.training
+        self.objective.eval()
+        values = {f"objective.{n}": v for n, v in {**state.params, **state.buffers}.items()}
+        try:
+            with torch.no_grad(), keyed(key, rows), ambient():
+                return functional_call(self._method, values, (name, *args))
+        finally:
+            self.objective.train(training)
+
+    def measure(self, state: State, batches: Iterator[Batch], *, grouped: bool = False) -> dict[str, Tensor]:
+        """The objective's measures over batches, each one number (per replica), weighted by example."""
+        sums: dict[str, Tensor] = {}
+        mass: Any = 0.0
+        for batch in batches:
+            batch = self.numbered(batch)
+            if grouped:
+                flat: Any = flatten_groups
+                batch = flat(batch) if self.replicas is None else tree_map(lambda t: t.flatten(1, 2), batch)
+
+            def one(params: Any, buffers: Any, part: Any, key: Any) -> Any:
+                run = State(self.objective, params, buffers, key)
+                found = self.call(run, "measure", part, key=key, rows=part["row"])
+                weight = part.get("weight")
+                total = weight.sum() if weight is not None else torch.ones_like(part["row"]).sum()
+                weighed = {
+                    n: (v * total if v.dim() == 0 else (v if weight is None else v * weight).sum())
+                    for n, v in found.items()
+                }
+                return weighed, total
+
+            key = fold(key_of(state.seeds), "measure")
+            found, count = self._map(one, state.params, state.buffers, batch, key)
+            sums = {n: sums.get(n, 0.0) + v for n, v in found.items()}
+            mass = mass + count
+        return {n: v / mass for n, v in sums.items()}
+
+    def consolidate(self, state: State, source: Source, task: str, rows: int = 1024) -> None:
+        """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""
+        for player in self.players:
+            runs = [state.replica(k) for k in range(self.replicas or 1)]
+            after = [self._consolidate_one(run, source, task, rows, player, k) for k, run in enumerate(runs)]
+            state.strategy[player] = tree_stack(after) if self.replicas else after[0]
+        state.tasks = [t for t in state.tasks if t != task] + [task]
+
+    def _consolidate_one(self, run: State, source: Source, task: str, rows: int, player: str, k: int) -> Any:
+        params = {n: run.params[n].detach() for n in self.names[player]}
+        others = {n: p.detach() for n, p in run.params.items() if n not in params}
+        key = fold(key_of(run.seeds), "consolidate", task)
+
+        def sums(readout: Readout) -> tuple[Params, float]:
+            parts = (number_rows(batch, 1) for batch in source.once(run, rows))
+            return squares(self.objective, params, others, run.buffers, parts, readout, key)
+
+        strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))
+        return strategy.consolidate(Local(self.objective, params, sums), run.strategy[player], task)
+
+    def adapt(self, run: State, batch: Batch) -> Params:
+        """One run's parameters, adapted by the strategy to a few examples, as in training."""
+        names = set(self.names[self.players[0]])
+        params = {n: p.detach() for n, p in run.params.items() if n in names}
+        others = {n: p.detach() for n, p in run.params.items() if n not in names}
+        key = fold(key_of(run.seeds), "adapt")
+        loss = base_loss(self.objective, others, run.buffers, key, "")
+        self.objective.train()
+        with keyed(key):
+            adapted = self.strategy.adapt(loss, params, number_rows(batch, 1), run.strategy[self.players[0]])
+        return {**run.params, **{n: p.detach() for n, p in adapted.items()}}
+
+    def release(self, state: State, task: str) -> None:
+        """Begins a task: what the same task left before no longer counts."""
+        for player in self.players:
+            state.strategy[player] = self.strategy.release(state.strategy[player], task)
+
+
+class _View:
+    """One replica of a state that goes on changing, as a source sees it."""
+
+    def __init__(self, state: State, k: int) -> None:
+        self._state, self._k = state, k
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state.replica(self._k), name)
+
+
+def _with_rows(batch: Batch, numbered: Batch, replicas: int) -> Batch:
+    merged = {}
+    for name, value in numbered.items():
+        if isinstance(value, dict):
+            merged[name] = _with_rows(batch[name], value, replicas)
+        else:
+            merged[name] = batch[name] if name in batch else value.expand(replicas, *value.shape)
+    return merged
+
+

@@ -1,0 +1,254 @@
+"""Gradients of one player's loss: of the mean, per group, per example; chunked under a memory bound.
+
+Everything here is a pure function of tensors, so that the step around it can be mapped over replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value
+
+from weft.core.objective import Objective, Output, reduce
+from weft.core.random import keyed
+from weft.core.source import Batch, flatten_groups, rows_of, tree_map
+from weft.core.strategy import Loss, Params, Strategy, StrategyState
+from weft.engine.ambient import ambient
+from weft.engine.vectorize import Mapper
+
+__all__ = ["Gradient", "base_loss", "saved_bytes"]
+
+Value = tuple[Tensor, Any]
+
+
+def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor, player: str) -> Loss:
+    """The objective as a pure function of (params, batch): keyed, with its buffers carried in `Output`."""
+
+    def loss(params: Params, batch: Batch) -> Output:
+        fresh = {name: value.clone() for name, value in buffers.items()}
+        args = (batch, player) if player else (batch,)
+        with keyed(key, batch.get("row")), ambient():
+            output = functional_call(objective, ({**others, **params}, fresh), args)
+        output.buffers = fresh
+        output.weight = batch.get("weight")
+        return output
+
+    return loss
+
+
+def saved_bytes(loss: Loss, params: Params, batch: Batch) -> int:
+    """Bytes that autograd keeps for the backward of one loss: the activations' share of the memory."""
+    total = 0
+
+    def pack(t: Tensor) -> Tensor:
+        nonlocal total
+        total += t.numel() * t.element_size()
+        return t
+
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        loss(leaves, batch)
+    return total
+
+
+def _differentiate(function: Callable[[Params], Value], params: Params, transform: bool) -> tuple[Params, Value]:
+    """(gradient, (value, aux)): an ordinary backward, or functorch's where a vmap is around it."""
+    if transform:
+        gradient, value = grad_and_value(function, has_aux=True)(params)
+        return gradient, value
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    with torch.enable_grad():
+        value, aux = function(leaves)
+        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    gradient = {
+        name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves.items(), found, strict=True)
+    }
+    return gradient, (value.detach(), tree_map(Tensor.detach, aux))
+
+
+def _merge_buffers(buffers: Params, shares: Tensor) -> Params:
+    """Groups' buffers become one: statistics are averaged, counters take their largest value."""
+    return {
+        name: torch.tensordot(shares.to(b.dtype), b, dims=1) if b.is_floating_point() else b.amax(0)
+        for name, b in buffers.items()
+    }
+
+
+class Gradient:
+    """Computes the gradient that a strategy makes of a player's loss.
+
+    Args:
+        objective: the built objective.
+        player: whose loss, or "" for the only player.
+        grouped: whether batches carry groups on a leading axis.
+        weighting: how groups count: by `example` (their share of the rows) or by `group` (equally).
+        pieces: in how many parts the rows of an ungrouped batch are run through (accumulation).
+        memory: bytes that a vectorized pass over groups or examples may take at a time.
+        transform: whether a vmap over replicas is around it.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        player: str,
+        *,
+        grouped: bool,
+        weighting: str = "example",
+        pieces: int = 1,
+        memory: int = 2**30,
+        transform: bool = False,
+    ) -> None:
+        self.objective, self.player, self.grouped = objective, player, grouped
+        self.weighting, self.pieces, self.memory, self.transform = weighting, pieces, memory, transform
+        self.mapper = Mapper()
+        self._bytes: int | None = None
+
+    def __call__(
+        self,
+        params: Params,
+        others: Params,
+        buffers: Params,
+        batch: Batch,
+        key: Tensor,
+        strategy: Strategy,
+        state: StrategyState,
+    ) -> tuple[Params, Tensor, Params, StrategyState]:
+        """The gradient, the mean loss, the buffers after the forward and the strategy's state."""
+        with keyed(key):
+            return self._compute(params, others, buffers, batch, key, strategy, state)
+
+    def _compute(
+        self,
+        params: Params,
+        others: Params,
+        buffers: Params,
+        batch: Batch,
+        key: Tensor,
+        strategy: Strategy,
+        state: StrategyState,
+    ) -> tuple[Params, Tensor, Params, StrategyState]:
+        def wrapped(buffers: Params) -> Loss:
+            return strategy.wrap(base_loss(self.objective, others, buffers, key, self.player), state)
+
+        if strategy.needs == "mean" and not strategy.per_group:
+            gradient, value, buffers = self._pooled(wrapped, params, buffers, batch)
+        else:
+            if strategy.needs == "example":
+                batch = tree_map(lambda t: t.unsqueeze(1), flatten_groups(batch) if self.grouped else batch)
+            weights = self._group_weights(batch)
+            each = self._each(wrapped)
+            chunk = self._chunk(wrapped(buffers), params, batch)
+            if strategy.needs == "mean":
+                gradient, value, buffers = self._mean_of_groups(each, params, buffers, batch, weights, chunk)
+            else:
+                spread = _spread(buffers, len(weights))
+
+                def one(p: Params, b: Params, part: Batch) -> tuple[Params, tuple[Tensor, Params]]:
+                    return grad_and_value(lambda q: each(q, b, part), has_aux=True)(p)
+
+                gradients, (losses, after) = self.mapper(one, (None, 0, 0), params, spread, batch, chunk=chunk)
+                buffers, value = _merge_buffers(after, weights), (weights * losses).sum()
+                gradient, state = strategy.combine(gradients, losses, weights, state)
+        if strategy.does("penalty"):
+            extra, _ = _differentiate(lambda p: (strategy.penalty(p, state), {}), params, self.transform)
+            gradient = {name: g + extra[name] for name, g in gradient.items()}
+        return gradient, value, buffers, state
+
+    def _pooled(self, wrapped: Any, params: Params, buffers: Params, batch: Batch) -> tuple[Params, Tensor, Params]:
+        """The gradient of the mean loss: one backward, or several over parts of the rows."""
+        flat = flatten_groups(batch) if self.grouped else batch
+        parts = _split(flat, self.pieces)
+        total: Tensor | float = sum(_mass(part) for part in parts)
+        gradient: Params = {}
+        value: Any = 0.0
+        for part in parts:
+            loss, share = wrapped(buffers), _mass(part) / total
+
+            def scalar(p: Params, loss: Loss = loss, part: Batch = part, share: Any = share) -> Value:
+                output = loss(p, part)
+                mean = reduce(output.losses, output.weight)
+                return (mean if len(parts) == 1 else mean * share), output.buffers
+
+            piece, (loss_value, buffers) = _differentiate(scalar, params, self.transform)
+            gradient = {n: gradient[n] + g for n, g in piece.items()} if gradient else piece
+            value = value + loss_value
+        return gradient, value, buffers
+
+    def _each(self, wrapped: Any) -> Callable[[Params, Params, Batch], Value]:
+        """One group's mean loss, and the buffers after it."""
+
+        def each(params: Params, buffers: Params, part: Batch) -> Value:
+            output = wrapped(buffers)(params, part)
+            return reduce(output.losses, output.weight), output.buffers
+
+        return each
+
+    def _mean_of_groups(
+        self, each: Any, params: Params, buffers: Params, batch: Batch, weights: Tensor, chunk: int
+    ) -> tuple[Params, Tensor, Params]:
+        """The gradient of the groups' weighted mean loss, where each group's loss stands by itself."""
+        gradient: Params = {}
+        value: Any = 0.0
+        merged: list[Params] = []
+        for start in range(0, len(weights), chunk):
+            window = slice(start, start + chunk)
+            part = tree_map(lambda t: t[window], batch)  # noqa: B023 (used before the next turn)
+
+            def scalar(p: Params, part: Batch = part, shares: Tensor = weights[window]) -> Value:
+                spread = _spread(buffers, len(shares))
+                losses, after = self.mapper(lambda b, g: each(p, b, g), (0, 0), spread, part)
+                return (shares * losses).sum(), after
+
+            piece, (loss_value, after) = _differentiate(scalar, params, self.transform)
+            gradient = {n: gradient[n] + g for n, g in piece.items()} if gradient else piece
+            value = value + loss_value
+            merged.append(after)
+        joined = {name: torch.cat([m[name] for m in merged]) for name in buffers}
+        return gradient, value, _merge_buffers(joined, weights)
+
+    def _group_weights(self, batch: Batch) -> Tensor:
+        """The groups' weights, summing to one; groups without any weight in this batch count nothing."""
+        part = batch.get("query", batch)
+        rows = part["row"]
+        mass = part["weight"].sum(1) if "weight" in part else torch.full_like(rows[:, 0], rows.shape[1])
+        mass = mass.to(torch.get_default_dtype() if not mass.is_floating_point() else mass.dtype)
+        if self.weighting == "group":
+            mass = (mass > 0).to(mass.dtype)
+        return mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
+
+    def _chunk(self, loss: Loss, params: Params, batch: Batch) -> int:
+        """How many groups fit the memory bound at a time: gradients and activations of each, measured once."""
+        if self._bytes is None:
+            if self.transform:  # measured outside of the replicas' vmap, by `measure`
+                return rows_of(batch)
+            self.measure(loss, params, tree_map(lambda t: t[0], batch))
+        return max(1, self.memory // max(self._bytes or 1, 1))
+
+    def measure(self, loss: Loss, params: Params, part: Batch) -> None:
+        """Sets the bytes that one group takes in a vectorized pass."""
+        gradients = sum(p.numel() * p.element_size() for p in params.values())
+        self._bytes = 2 * gradients + 2 * saved_bytes(loss, params, part)
+
+
+def _spread(buffers: Params, count: int) -> Params:
+    return {name: b.expand(count, *b.shape) for name, b in buffers.items()}
+
+
+def _split(batch: Batch, pieces: int) -> list[Batch]:
+    if pieces == 1:
+        return [batch]
+    rows = rows_of(batch)
+    edges = [i * rows // pieces for i in range(pieces + 1)]
+    return [
+        tree_map(lambda t: t[a:b], batch)  # noqa: B023 (used before the next turn)
+        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        if b > a
+    ]
+
+
+def _mass(batch: Batch) -> Any:
+    part = batch.get("query", batch)
+    return part["weight"].sum() if "weight" in part else rows_of(part)

@@ -1,0 +1,164 @@
+"""The loop: every training of weft runs through `train`."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.core.source import Batch, Source
+from weft.core.state import State
+from weft.engine.engine import Diverged, Engine
+
+__all__ = ["History", "Plan", "train"]
+
+
+class History(list[dict[str, Any]]):
+    """One record per evaluation; a column by its name. With replicas a value is an array over them.
+
+    >>> History([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])["loss"]
+    array([2., 1.])
+    """
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, str):
+            if which not in {name for record in self for name in record}:
+                raise KeyError(f"expected one of {sorted({n for r in self for n in r})}, got {which!r}")
+            gap = next(np.full_like(np.asarray(r[which], dtype=float), math.nan) for r in self if which in r)
+            return np.array([record.get(which, gap) for record in self])
+        return super().__getitem__(which)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self))
+
+
+@dataclass
+class Plan:
+    """How long to train and what to look at on the way.
+
+    Attributes:
+        steps: updates to make.
+        every: updates between two records.
+        patience: records without progress after which a run stops and its best parameters are put
+            back; None to go on to the end.
+        tolerance: the least change of the progress measure that counts.
+        validation: where the progress measure is taken, or None for the training batch.
+        rows: rows at a time in evaluation.
+        observers: called with each record; they observe.
+    """
+
+    steps: int
+    every: int
+    patience: int | None = None
+    tolerance: float = 1e-4
+    validation: Source | None = None
+    rows: int = 4096
+    observers: Sequence[Callable[[dict[str, Any]], Any]] = ()
+
+
+def _plain(value: Tensor) -> Any:
+    """A number, or an array over replicas."""
+    return value.item() if value.dim() == 0 else value.detach().cpu().numpy().astype(float)
+
+
+def train(engine: Engine, state: State, source: Source, plan: Plan) -> History:
+    """Trains until the plan's steps are made or every replica has stopped."""
+    history = History()
+    state.origin = state.step
+    end = state.origin + plan.steps
+    started = time.perf_counter()
+    stream = engine.batches(source, state)
+    try:
+        while state.step < end and bool(state.active.any()):
+            count = min(plan.every, end - state.step)
+            going = state.active.clone()
+            sums: dict[str, Tensor] = {}
+            turns: dict[str, int] = {}
+            batch: Batch = {}
+            for _ in range(count):
+                batch = next(stream)
+                for name, loss in engine.step(state, batch).items():
+                    sums[name] = sums.get(name, 0.0) + loss
+                    turns[name] = turns.get(name, 0) + 1
+            record: dict[str, Any] = {"step": state.step, "epoch": len(history) + 1}
+            values = {name: total / turns[name] for name, total in sums.items()}
+            if not source.episodic:
+                found = engine.measure(state, iter([batch]), grouped=engine.grouped)
+                values = {**{n: v for n, v in found.items() if n not in values}, **values}
+            if plan.validation is not None:
+                found = engine.measure(state, _validation(engine, state, plan))
+                values.update({f"valid_{name}": v for name, v in found.items()})
+            blank = ~going  # a replica that had stopped before has nothing to report
+            shown = {n: torch.where(blank, math.nan, v) if v.dim() else v for n, v in values.items()}
+            record.update({name: _plain(v) for name, v in shown.items()})
+            record["seconds"] = time.perf_counter() - started
+            history.append(record)
+            _keep_best(engine, state, plan, values)
+            for observer in plan.observers:
+                observer(record)
+    except Diverged:
+        history.append({"step": state.step, "epoch": len(history) + 1, "seconds": time.perf_counter() - started})
+        if state.replicas is None:
+            raise
+        warnings.warn("every replica has diverged; the run stops", RuntimeWarning, stacklevel=2)
+    _restore_best(state, plan)
+    for k in range(state.replicas or 1):
+        state.stopped.setdefault(k, f"completed {plan.steps} steps")
+    return history
+
+
+def _validation(engine: Engine, state: State, plan: Plan) -> Iterator[Batch]:
+    if plan.validation is None:
+        return
+    yield from plan.validation.once(state, plan.rows)
+
+
+def progress_of(engine: Engine, values: dict[str, Any]) -> tuple[str, Any]:
+    """The objective's progress measure among the recorded values, turned so that less is better."""
+    name, direction = engine.objective.progress
+    for candidate in (f"valid_{name}", name, "valid_loss", "loss"):
+        if candidate in values:
+            rising = direction == "max" and candidate.endswith(name)
+            return candidate, -values[candidate] if rising else values[candidate]
+    raise ValueError(f"expected the progress measure {name!r} among {sorted(values)}; check the objective's measure()")
+
+
+def _keep_best(engine: Engine, state: State, plan: Plan, values: dict[str, Tensor]) -> None:
+    """Early stopping, replica by replica."""
+    _, now = progress_of(engine, values)
+    if not state.best:
+        state.best = {"value": torch.full_like(now, math.inf), "waited": torch.zeros_like(now, dtype=torch.int64)}
+        if plan.patience is not None:
+            for kind, tree in (("params", state.params), ("buffers", state.buffers)):
+                state.best[kind] = {name: t.clone() for name, t in tree.items()}
+    better = state.active & (now < state.best["value"] - plan.tolerance * state.best["value"].abs().clamp_max(1.0))
+    state.best["value"] = torch.where(better, now, state.best["value"])
+    state.best["waited"] = torch.where(better, 0, state.best["waited"] + 1)
+    if plan.patience is None:
+        return
+    for kind, tree in (("params", state.params), ("buffers", state.buffers)):
+        for name, t in tree.items():
+            kept = state.best[kind][name]
+            kept.copy_(torch.where(better.reshape(better.shape + (1,) * (t.dim() - better.dim())), t, kept))
+    late = state.active & (state.best["waited"] >= plan.patience)
+    if bool(late.any()):
+        for k in torch.nonzero(late.reshape(-1)).flatten().tolist():
+            state.stopped[k] = f"no progress in {plan.patience} evaluations, at step {state.step}"
+        state.active = state.active & ~late
+
+
+def _restore_best(state: State, plan: Plan) -> None:
+    if plan.patience is not None and "params" in state.best:
+        for kind, tree in (("params", state.params), ("buffers", state.buffers)):
+            for name, t in tree.items():
+                t.copy_(state.best[kind][name])

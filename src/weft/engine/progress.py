@@ -1,0 +1,51 @@
+"""A progress bar with the time remaining; silent unless asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.engine.engine import Engine
+from weft.engine.loop import Plan, progress_of
+
+__all__ = ["Bar"]
+
+
+class Bar:
+    """Observes a training and shows how far it is, how long it will take and the progress measure."""
+
+    def __init__(self, plan: Plan, engine: Engine, *, shown: bool) -> None:
+        self.plan, self.engine, self.shown = plan, engine, shown
+        self._rich: Any = None
+
+    def __enter__(self) -> Bar:
+        if self.shown:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[shown]}"),
+            )
+            self._rich = Progress(*columns)
+            self._rich.start()
+            name = type(self.engine.objective).__name__
+            self._task = self._rich.add_task(f"{name}, {self.engine.strategy!r}", total=self.plan.steps, shown="")
+        return self
+
+    def update(self, record: dict[str, Any]) -> None:
+        """Called with each record."""
+        if self._rich is None:
+            return
+        name, value = progress_of(self.engine, record)
+        shown = float(np.nanmedian(value)) if not np.all(np.isnan(value)) else float("nan")
+        rising = self.engine.objective.progress[1] == "max" and name.endswith(self.engine.objective.progress[0])
+        done = self._rich.tasks[0].completed + self.plan.every
+        self._rich.update(self._task, completed=done, shown=f"{name} {-shown if rising else shown:.4g}")
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._rich is not None:
+            self._rich.stop()

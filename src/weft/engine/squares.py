@@ -1,0 +1,245 @@
+"""Sums over examples of squared single-example gradients, exactly, without forming the gradients.
+
+For a linear layer with input a and output gradient g, the gradient of example i is g_i a_i^T, so that
+
+    sum_i w_i (g_i a_i^T)^2 = (w g^2)^T (a^2)
+
+costs one matrix product. Layers with further axes (sequences, convolutions) sum over positions first,
+by one batched product. Whatever is not such a layer (norms, embeddings, parameters used on their own)
+is done by `vmap(grad)`. Each rule is checked against autograd on the first batch: a layer called
+twice, or a weight that is also used elsewhere, does not pass and goes the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from weft.core.objective import Objective, Output
+from weft.core.random import keyed
+from weft.core.source import Batch, rows_of, tree_map
+from weft.core.strategy import Params
+from weft.engine.ambient import ambient
+from weft.engine.vectorize import Mapper
+
+__all__ = ["Readout", "squares"]
+
+Readout = Callable[[Output, Batch], Iterable[tuple[Tensor, Tensor | None]]]
+"""From an output to scalars of shape (n,) with weights of shape (n,) or None: what is differentiated,
+example by example, and how each square counts."""
+
+
+def _patches(layer: nn.Module, a: Tensor) -> Tensor | None:
+    """A layer's input as (n, inputs, positions), or None where no rule is written for it."""
+    if isinstance(layer, nn.Linear):
+        return a.unsqueeze(-1) if a.dim() == 2 else a.flatten(1, -2).transpose(1, 2)
+    if isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros":
+        if isinstance(layer.padding, str):
+            return None
+        flat = isinstance(layer, nn.Conv1d)
+        a = a.unsqueeze(2) if flat else a
+        pad = (0, *layer.padding) if flat else layer.padding
+        sizes = {
+            "kernel_size": (1, *layer.kernel_size) if flat else layer.kernel_size,
+            "dilation": (1, *layer.dilation) if flat else layer.dilation,
+            "stride": (1, *layer.stride) if flat else layer.stride,
+        }
+        return F.unfold(a, padding=pad, **sizes)  # type: ignore[arg-type]
+    return None
+
+
+def _positions(layer: nn.Module, g: Tensor) -> Tensor:
+    """An output's gradient as (n, outputs, positions)."""
+    if isinstance(layer, nn.Linear):
+        return g.unsqueeze(-1) if g.dim() == 2 else g.flatten(1, -2).transpose(1, 2)
+    return g.flatten(2)
+
+
+def _weight_rule(a: Tensor, g: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(sum of weighted squares, sum of gradients) of a weight, both (outputs, inputs)."""
+    if a.shape[-1] == 1:
+        a, g = a.squeeze(-1), g.squeeze(-1)
+        square = g.square() if weight is None else g.square() * weight[:, None]
+        return square.T @ a.square(), g.T @ a
+    each = g @ a.transpose(1, 2)
+    square = each.square() if weight is None else each.square() * weight[:, None, None]
+    return square.sum(0), each.sum(0)
+
+
+def _bias_rule(g: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    each = g.sum(-1)
+    square = each.square() if weight is None else each.square() * weight[:, None]
+    return square.sum(0), each.sum(0)
+
+
+class _Taps:
+    """Forward hooks that keep the input and output of every layer for which there is a rule."""
+
+    def __init__(self, objective: Objective, names: set[str]) -> None:
+        self.seen: dict[str, list[tuple[nn.Module, Tensor, Tensor]]] = {}
+        self.hooks = []
+        for name, layer in objective.named_modules():
+            if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d) and f"{name}.weight" in names:
+                self.hooks.append(layer.register_forward_hook(self._keep(name)))
+
+    def _keep(self, name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            self.seen.setdefault(name, []).append((layer, args[0].detach(), output))
+
+        return hook
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+
+def squares(
+    objective: Objective,
+    params: Params,
+    others: Params,
+    buffers: Params,
+    batches: Iterable[Batch],
+    readout: Readout,
+    key: Tensor,
+) -> tuple[Params, float]:
+    """Sums w_i (d s_i / d params)^2 over the examples of all batches, for every scalar s of `readout`.
+
+    Args:
+        objective: the built objective; it is run in evaluation mode, where examples do not mix.
+        params: the parameters to differentiate by; `others` are held fixed.
+        batches: batches of rows, numbered.
+        readout: which scalars, and the weight of each square.
+        key: keys whatever the forward draws.
+
+    Returns:
+        The sums by parameter, and the examples' number (the sum of their weights).
+    """
+    examples = 0.0
+    total = {name: torch.zeros_like(p) for name, p in params.items()}
+    training = objective.training
+    objective.eval()
+    general: set[str] | None = None
+    mapper = Mapper()
+    try:
+        for batch in batches:
+            examples += float(batch["weight"].sum()) if "weight" in batch else rows_of(batch)
+            rest = _layerwise(objective, params, others, buffers, batch, readout, key, total, general)
+            general = rest if general is None else general
+            if general:
+                _one_by_one(objective, params, others, buffers, batch, readout, key, total, general, mapper)
+    finally:
+        objective.train(training)
+    return total, examples
+
+
+def _run(
+    objective: Objective, values: Params, buffers: Params, batch: Batch, readout: Readout, key: Tensor
+) -> list[tuple[Tensor, Tensor | None]]:
+    with keyed(key, batch["row"]), ambient():
+        return list(readout(functional_call(objective, (values, buffers), (batch,)), batch))
+
+
+def _weighted(weight: Tensor | None, batch: Batch) -> Tensor | None:
+    own = batch.get("weight")
+    if weight is None or own is None:
+        return own if weight is None else weight
+    return weight * own
+
+
+def _layerwise(
+    objective: Objective,
+    params: Params,
+    others: Params,
+    buffers: Params,
+    batch: Batch,
+    readout: Readout,
+    key: Tensor,
+    total: Params,
+    general: set[str] | None,
+) -> set[str]:
+    """Adds the layers with rules; returns the names left over (checked when `general` is not yet known)."""
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    taps = _Taps(objective, set(params) - (general or set()))
+    try:
+        with torch.enable_grad():
+            scalars = _run(objective, {**others, **leaves}, buffers, batch, readout, key)
+    finally:
+        taps.close()
+    layers = {name: calls[0] for name, calls in taps.seen.items() if len(calls) == 1 and calls[0][2].requires_grad}
+    layers = {name: call for name, call in layers.items() if _patches(call[0], call[1][:1]) is not None}
+    left = set(params) - {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
+    for scalar, weight in scalars:
+        wanted = [call[2] for call in layers.values()]
+        checked = list(leaves.values()) if general is None else []
+        found = torch.autograd.grad(scalar.sum(), wanted + checked, retain_graph=True, allow_unused=True)
+        truth = dict(zip(leaves, found[len(wanted) :], strict=False)) if general is None else {}
+        weight = _weighted(None if weight is None else weight.detach(), batch)
+        for (name, (layer, a, _)), g in zip(layers.items(), found, strict=False):
+            if g is None:
+                continue
+            patches = _patches(layer, a)
+            positions = _positions(layer, g)
+            rules = {"weight": _weight_rule(patches, positions, weight)}  # type: ignore[arg-type]
+            if layer.bias is not None:
+                rules["bias"] = _bias_rule(positions, weight)
+            for kind, (square, plain) in rules.items():
+                full = f"{name}.{kind}"
+                if full not in params or full in left:
+                    continue
+                expected = truth.get(full)
+                if general is None and (expected is None or not _agree(plain.reshape(expected.shape), expected)):
+                    left.add(full)  # used elsewhere too: the rule sees only a part of its gradient
+                    total[full] = torch.zeros_like(params[full])
+                    continue
+                total[full] += square.reshape(total[full].shape)
+    return left
+
+
+def _agree(rule: Tensor, truth: Tensor) -> bool:
+    scale = truth.abs().max().clamp_min(torch.finfo(truth.dtype).tiny)
+    return bool((rule - truth).abs().max() <= 1e-3 * scale)
+
+
+def _one_by_one(
+    objective: Objective,
+    params: Params,
+    others: Params,
+    buffers: Params,
+    batch: Batch,
+    readout: Readout,
+    key: Tensor,
+    total: Params,
+    names: set[str],
+    mapper: Mapper,
+) -> None:
+    """Adds the named parameters by `vmap(grad)` over the examples."""
+    chosen = {name: params[name].detach() for name in sorted(names)}
+    fixed = {**others, **{name: p.detach() for name, p in params.items() if name not in names}}
+    single: Any = tree_map(lambda t: t.unsqueeze(1), batch)
+
+    def scalars(values: Params, part: Batch, which: int) -> tuple[Tensor, Tensor]:
+        scalar, weight = _run(objective, {**fixed, **values}, buffers, part, readout, key)[which]
+        weight = torch.ones_like(scalar) if weight is None else weight
+        return scalar.sum(), weight.detach().sum()
+
+    with torch.no_grad():
+        count = len(_run(objective, {**fixed, **chosen}, buffers, batch, readout, key))
+    rows = rows_of(batch)
+    size = sum(p.numel() for p in chosen.values())
+    chunk = max(1, min(rows, 2**26 // max(size, 1)))
+    for which in range(count):
+        for start in range(0, rows, chunk):
+            part = tree_map(lambda t: t[start : start + chunk], single)  # noqa: B023
+
+            def one(row: Batch, which: int = which) -> tuple[Params, Tensor]:
+                return grad(lambda v: scalars(v, row, which), has_aux=True)(chosen)
+
+            gradients, weight = mapper(one, (0,), part)
+            weight = _weighted(weight, tree_map(lambda t: t.squeeze(1), part))
+            for name, g in gradients.items():
+                total[name] += torch.tensordot(weight.to(g.dtype), g.square(), dims=1)

@@ -1,0 +1,94 @@
+"""One function over many slices: `vmap`, or a loop where a layer cannot be vectorized."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Mapper", "VectorizationWarning", "blame"]
+
+
+class VectorizationWarning(UserWarning):
+    """A layer cannot be vectorized; a loop gives the same result more slowly."""
+
+
+def blame(error: BaseException) -> str:
+    """The innermost layer in whose forward an error arose, for the message."""
+    layer, trace = "", error.__traceback__
+    while trace is not None:
+        holder = trace.tb_frame.f_locals.get("self")
+        if isinstance(holder, nn.Module):
+            layer = type(holder).__name__
+        trace = trace.tb_next
+    return layer or "the objective"
+
+
+def _first(result: Any) -> Tensor:
+    while not isinstance(result, Tensor):
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+    return result
+
+
+def _join(results: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
+    head = results[0]
+    if isinstance(head, dict):
+        return {name: _join([r[name] for r in results], join) for name in head}
+    if isinstance(head, tuple):
+        return tuple(_join([r[i] for r in results], join) for i in range(len(head)))
+    return join(results)
+
+
+def _take(arg: Any, dim: int | None, index: Any) -> Any:
+    if dim is None:
+        return arg
+    if isinstance(arg, dict):
+        return {name: _take(value, dim, index) for name, value in arg.items()}
+    return arg[index]
+
+
+class Mapper:
+    """Maps a function over the leading axis of some of its arguments.
+
+    The first call tries `torch.vmap`; where PyTorch has no rule for a layer it falls back to a loop,
+    says so once (`VectorizationWarning`) and remembers. Chunks bound the memory.
+    """
+
+    def __init__(self) -> None:
+        self.looped: str | None = None
+
+    def __call__(
+        self, function: Callable[..., Any], dims: Sequence[int | None], *args: Any, chunk: int | None = None
+    ) -> Any:
+        size = next(_first(a).shape[0] for a, d in zip(args, dims, strict=True) if d is not None and a != {})
+        if self.looped is None:
+            try:
+                return self._vectorized(function, dims, args, size, chunk or size)
+            except (RuntimeError, NotImplementedError, AttributeError) as error:
+                result = self._loop(function, dims, args, size)  # if this fails too, its error is the clear one
+                self.looped = blame(error)
+                warnings.warn(
+                    f"{self.looped} cannot be vectorized by torch.vmap ({str(error).splitlines()[0][:120]}); "
+                    "a loop over the groups gives the same result more slowly",
+                    VectorizationWarning,
+                    stacklevel=2,
+                )
+                return result
+        return self._loop(function, dims, args, size)
+
+    def _vectorized(self, function: Any, dims: Any, args: Any, size: int, chunk: int) -> Any:
+        mapped = torch.vmap(function, in_dims=tuple(dims))
+        if chunk >= size:
+            return mapped(*args)
+        parts = [
+            mapped(*(_take(a, d, slice(start, start + chunk)) for a, d in zip(args, dims, strict=True)))
+            for start in range(0, size, chunk)
+        ]
+        return _join(parts, torch.cat)
+
+    def _loop(self, function: Any, dims: Any, args: Any, size: int) -> Any:
+        results = [function(*(_take(a, d, i) for a, d in zip(args, dims, strict=True))) for i in range(size)]
+        return _join(results, torch.stack)

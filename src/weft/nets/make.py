@@ -1,0 +1,80 @@
+"""Whatever a user names as a net becomes an `nn.Module` of the right shape, or an error that says why not."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.core.configured import closest
+from weft.core.source import Field
+
+__all__ = ["make_net"]
+
+
+def make_net(net: Any, inputs: Field, outputs: int, *, hidden: Sequence[int] = (128, 128), what: str = "net") -> nn.Module:
+    """A module from rows like `inputs` to `outputs` values.
+
+    Args:
+        net: an `nn.Module` (used as it is), a factory that takes nothing or `(inputs, outputs)`
+            sizes, the name of a net in the catalogue, or None for an MLP.
+        inputs: shape and dtype of a row.
+        outputs: how many values a row's answer has.
+        hidden: the MLP's hidden widths.
+        what: how the errors call it.
+    """
+    from weft import nets
+
+    size = math.prod(inputs.shape)
+    if net is None:
+        module: nn.Module = nets.MLP(size, outputs, hidden=hidden)
+    elif isinstance(net, nn.Module):
+        module = net
+    elif isinstance(net, str):
+        known: dict[str, Callable[..., nn.Module]] = {"mlp": nets.MLP, "linear": nets.Linear}
+        if net not in known:
+            raise closest(net, known, f"a {what}'s name")
+        module = known[net](size, outputs)
+    elif callable(net):
+        required = [
+            p
+            for p in inspect.signature(net).parameters.values()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        module = net(size, outputs) if len(required) == 2 else net()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"expected the {what}'s factory to return an nn.Module, got {type(module).__name__}")
+    else:
+        raise TypeError(
+            f"expected {what} to be an nn.Module, a factory, a name or None, got {type(net).__name__}; for example "
+            "nn.Sequential(...), lambda inputs, outputs: nn.Linear(inputs, outputs), or 'mlp'"
+        )
+    _check(module, inputs, outputs, what)
+    return module
+
+
+def _check(module: nn.Module, inputs: Field, outputs: int, what: str) -> None:
+    """Runs two rows of zeros through it (which also materializes lazy layers) and looks at the shape."""
+    dtype = inputs.dtype if not inputs.dtype.is_floating_point else torch.get_default_dtype()
+    rows = torch.zeros(2, *inputs.shape, dtype=dtype)
+    training = module.training
+    module.to(torch.get_default_dtype()).eval()
+    try:
+        with torch.no_grad():
+            answer = module(rows)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"expected a {what} that takes rows of shape {tuple(inputs.shape)}, got an error from "
+            f"{type(module).__name__} on a batch of shape {tuple(rows.shape)}: {error}"
+        ) from error
+    module.train(training)
+    shape = tuple(getattr(answer, "shape", ()))
+    if shape != (2, outputs) and not (outputs == 1 and shape == (2,)):
+        raise ValueError(
+            f"expected a {what} whose answer to a batch of 2 rows has shape (2, {outputs}), got {shape or type(answer)}; "
+            f"give its last layer {outputs} outputs"
+        )

@@ -1,0 +1,97 @@
+"""Multilayer perceptrons, and the linear map as the smallest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from weft.core.configured import closest
+
+__all__ = ["MLP", "Linear"]
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+class MLP(nn.Module):
+    """A multilayer perceptron: layers of W h + b and a nonlinearity; the last one is linear.
+
+    Args:
+        inputs: features of a row; rows of any shape are flattened.
+        outputs: values of a row's answer.
+        hidden: widths of the hidden layers.
+        activation: by name.
+        dropout: share of hidden units dropped, after each hidden layer.
+        batch_norm: whether hidden layers are normalized over the batch.
+        init: `torch` (PyTorch's own) or `kaiming` (normal, gain of the rectifier, biases .01).
+
+    >>> MLP(2, 1, hidden=(3,))(torch.zeros(5, 2)).shape
+    torch.Size([5, 1])
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        hidden: Sequence[int] = (128, 128),
+        activation: str = "relu",
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        init: str = "torch",
+    ) -> None:
+        if activation not in _ACTIVATIONS:
+            raise closest(activation, _ACTIVATIONS, "an activation")
+        if init not in ("torch", "kaiming"):
+            raise closest(init, ("torch", "kaiming"), "an initialization")
+        layers: list[nn.Module] = [nn.Flatten()]
+        for width in hidden:
+            layers.append(nn.Linear(inputs, width) if init == "torch" else KaimingLinear(inputs, width))
+            if batch_norm:
+                layers.append(nn.BatchNorm1d(width))
+            layers.append(_ACTIVATIONS[activation]())
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            inputs = width
+        super().__init__()
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(inputs, outputs) if init == "torch" else KaimingLinear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+
+class KaimingLinear(nn.Linear):
+    """A linear layer with weights N(0, 2/fan_in) and biases .01 (He et al., arXiv 1502.01852)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight)
+        if self.bias is not None:
+            nn.init.constant_(self.bias, 0.01)
+
+
+class Linear(nn.Sequential):
+    """A linear map W x + b of the flattened row, starting at zero.
+
+    >>> Linear(2, 1)(torch.ones(5, 2)).sum()
+    tensor(0., grad_fn=<SumBackward0>)
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:
+        super().__init__(nn.Flatten(), _ZeroLinear(inputs, outputs, bias=bias))
+
+
+class _ZeroLinear(nn.Linear):
+    def reset_parameters(self) -> None:
+        torch.nn.init.zeros_(self.weight)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)

@@ -1,0 +1,147 @@
+"""Supervised learning: a conditional distribution p(y | x) whose parameters a net gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, distributions
+
+from weft.core.objective import Objective, Output, capability
+from weft.core.source import Batch, Spec
+from weft.nets import MLP, make_net
+
+__all__ = ["Classification", "Regression"]
+
+
+def _number(p: Tensor) -> Tensor:
+    return p.argmax(-1)
+
+
+class Classification(Objective):
+    """Learns which class: p(y | x) = softmax(net(x))_y, by maximum likelihood.
+
+    The loss of an example is the cross-entropy,
+
+        loss_i = -log p(y_i | x_i).
+
+    Args:
+        net: an `nn.Module` with one output per class, a factory, a name, or None for an MLP.
+        hidden: hidden widths of the MLP.
+        class_weight: weights by class label, `"balanced"` (inversely to the classes' frequencies) or
+            None; they multiply the examples' weights.
+
+    References:
+        Bishop, "Pattern Recognition and Machine Learning", 2006, section 4.3.4.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from weft import Learner
+        >>> X, y = load_iris(return_X_y=True)
+        >>> bool(Learner(Classification(), epochs=30, random_state=0).fit(X, y).score(X, y) > 0.9)
+        True
+    """
+
+    likelihood = True
+    provides = frozenset({"logits"})
+    targets = "classes"
+
+    def __init__(self, net: Any = None, *, hidden: Sequence[int] = (128, 128), class_weight: Any = None) -> None:
+        super().__init__()
+        self.net = net
+        self.hidden = hidden
+        self.class_weight = class_weight
+
+    def build(self, spec: Spec) -> None:
+        if "y" not in spec or spec["y"].classes is None:
+            raise ValueError("expected labels y for Classification, got none; call fit(X, y)")
+        classes = spec["y"].classes
+        self.net = make_net(self.net, spec["x"], classes, hidden=self.hidden)
+        self.provides = self.provides | ({"features"} if isinstance(self.net, MLP) else set())
+
+    def forward(self, batch: Batch, player: str = "") -> Output:
+        features = self.net.features(batch["x"]) if isinstance(self.net, MLP) else None
+        logits = self.net(batch["x"]) if features is None else self.net.head(features)
+        losses = F.cross_entropy(logits, batch["y"], reduction="none")
+        return Output(losses, logits=logits, features=features)
+
+    def distribution(self, output: Output) -> distributions.Distribution:
+        """p(y | x), over the rows."""
+        return distributions.Categorical(logits=output.logits, validate_args=False)
+
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        output = self(batch)
+        return {"loss": output.losses, "accuracy": (output.logits.argmax(-1) == batch["y"]).to(output.losses.dtype)}
+
+    @capability(merge="mean")
+    def predict_proba(self, x: Tensor) -> Tensor:
+        """p(y | x), one column per class."""
+        return self.net(x).softmax(-1)
+
+    @capability(merge="mean", finish=_number)
+    def predict(self, x: Tensor) -> Tensor:
+        """The most probable class."""
+        return self.predict_proba(x)
+
+
+class Regression(Objective):
+    """Learns a value: p(y | x) = Normal(net(x), noise^2), by maximum likelihood.
+
+    The loss of an example is half its squared error in units of the noise, summed over outputs,
+
+        loss_i = |y_i - net(x_i)|^2 / (2 noise^2),
+
+    the negative log-likelihood up to a constant.
+
+    Args:
+        net: an `nn.Module` with one output per target, a factory, a name, or None for an MLP.
+        hidden: hidden widths of the MLP.
+        noise: the standard deviation of the noise.
+
+    References:
+        Bishop, "Pattern Recognition and Machine Learning", 2006, section 3.1.1.
+
+    Example:
+        >>> import torch
+        >>> from weft import Learner, Optimizer
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> line = Learner(Regression("linear"), optimizer=Optimizer("sgd", lr=0.3), steps=200, batch_size=None)
+        >>> line.fit(x, 2 * x + 1).predict(torch.tensor([[3.0]])).round(2).tolist()
+        [[7.0]]
+    """
+
+    likelihood = True
+    provides = frozenset({"logits"})
+
+    def __init__(self, net: Any = None, *, hidden: Sequence[int] = (128, 128), noise: float = 1.0) -> None:
+        super().__init__()
+        self.net = net
+        self.hidden = hidden
+        self.noise = noise
+
+    def build(self, spec: Spec) -> None:
+        if "y" not in spec:
+            raise ValueError("expected targets y for Regression, got none; call fit(X, y)")
+        if not self.noise > 0:
+            raise ValueError(f"expected noise > 0, got {self.noise!r}")
+        if len(spec["y"].shape) > 1:
+            raise ValueError(f"expected targets with one axis of outputs, got rows of shape {spec['y'].shape}")
+        self.net = make_net(self.net, spec["x"], spec["y"].shape[0] if spec["y"].shape else 1, hidden=self.hidden)
+        self._flat = spec["y"].shape == ()
+
+    def forward(self, batch: Batch, player: str = "") -> Output:
+        mean = self.predict(batch["x"])
+        error = (batch["y"] - mean).square() / (2.0 * self.noise**2)
+        return Output(error if self._flat else error.sum(-1), logits=mean)
+
+    def distribution(self, output: Output) -> distributions.Distribution:
+        """p(y | x), over the rows."""
+        normal = distributions.Normal(output.logits, self.noise, validate_args=False)
+        return normal if self._flat else distributions.Independent(normal, 1, validate_args=False)
+
+    @capability(merge="mean")
+    def predict(self, x: Tensor) -> Tensor:
+        """The mean of p(y | x)."""
+        answer = self.net(x)
+        return answer.reshape(answer.shape[0]) if self._flat else answer.reshape(answer.shape[0], -1)

@@ -1,0 +1,202 @@
+"""Arrays that fit in memory: resident on the device, a batch is an index gather."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.core.random import bits, fold, key_of
+from weft.core.source import Batch, Field, Source
+from weft.core.state import State
+
+__all__ = ["Arrays"]
+
+
+class Arrays(Source):
+    """Rows of tensors, shuffled anew in every pass; by environment, stacked as groups.
+
+    A pass of S = ceil(n / batch_size) steps sees every row once: step i takes the rows from i n / S to
+    (i + 1) n / S of the shuffled order, so that batches differ by at most one row. With groups each
+    one is spread over the pass in this way, and `batch_size` counts rows of the largest.
+
+    Args:
+        x: rows on the leading axis; any further fields by name (`y`, `observation`, ...).
+        environment: the group of each row, as numbers or names.
+        weight: a weight for each row.
+        batch_size: rows per step (per environment where grouped), or None for all.
+        grouped: whether environments are stacked on a leading axis.
+        holdout: the share of each stratum kept out for validation, chosen by the run's seed.
+        part: `train` or `validation`, the part of the rows that this source gives.
+        strata: the stratum of each row for the hold-out; default: the environment.
+        classes: how many classes `y` numbers.
+
+    Example:
+        >>> import torch
+        >>> from weft.core.state import State
+        >>> source = Arrays(torch.arange(6.0)[:, None], batch_size=4)
+        >>> source.epoch, source.spec["x"].shape
+        (2, (1,))
+    """
+
+    stacks = True
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor | None = None,
+        *,
+        environment: Any = None,
+        weight: Tensor | None = None,
+        batch_size: int | None = None,
+        grouped: bool = False,
+        holdout: float = 0.0,
+        part: str = "train",
+        strata: Any = None,
+        classes: int | None = None,
+        **fields: Tensor,
+    ) -> None:
+        named = {"x": x, "y": y, "weight": weight, **fields}
+        self.fields: dict[str, Tensor] = {name: torch.as_tensor(t) for name, t in named.items() if t is not None}
+        self.rows = len(next(iter(self.fields.values())))
+        for name, t in self.fields.items():
+            if len(t) != self.rows:
+                raise ValueError(f"expected {self.rows} rows in {name!r} as in the others, got {len(t)}")
+        if self.rows == 0:
+            raise ValueError("expected at least one row, got none; check the filter that made this data")
+        if batch_size is not None and (not isinstance(batch_size, int | np.integer) or batch_size < 1):
+            raise ValueError(f"expected batch_size to be a positive integer or None for all rows, got {batch_size!r}")
+        if not 0.0 <= holdout < 1.0:
+            raise ValueError(f"expected the held-out share in [0, 1), got {holdout!r}")
+        device = next(iter(self.fields.values())).device
+        self.grouped, self.batch_size, self.holdout, self.part = grouped, batch_size, holdout, part
+        self.environments: np.ndarray[Any, Any] = np.zeros(1)
+        self._group = torch.zeros(self.rows, dtype=torch.int64, device=device)
+        if environment is not None:
+            self.environments, codes = np.unique(_plain(environment), return_inverse=True)
+            if len(codes) != self.rows:
+                raise ValueError(f"expected {self.rows} environments, one for each row, got {len(codes)}")
+            self._group = torch.as_tensor(codes.reshape(-1), device=device)
+        layers = self._group if strata is None else torch.as_tensor(np.unique(_plain(strata), return_inverse=True)[1])
+        self._strata = layers.reshape(-1).to(device)
+        self.spec = {
+            name: Field(tuple(t.shape[1:]), t.dtype, classes if name == "y" else None)
+            for name, t in self.fields.items()
+        }
+        sizes = self._sizes() if grouped else torch.tensor([self._count()])
+        if int(sizes.min()) == 0:
+            raise ValueError(
+                f"expected rows of every environment in the {part} part, got none for some; a smaller share "
+                "for validation leaves some"
+            )
+        self._group_sizes = sizes.to(device)
+        largest = int(sizes.max())
+        self.epoch = -(-largest // min(batch_size or largest, largest))
+        self._cache: tuple[Any, Tensor] | None = None
+
+    # --- which rows ----------------------------------------------------------------------------------
+
+    def _held(self) -> Tensor:
+        """How many rows of each stratum are held out (at least one remains on each side where possible)."""
+        counts = torch.bincount(self._strata)
+        held = (counts * self.holdout).round().long()
+        if self.holdout > 0:
+            held = torch.where(counts > 1, held.clamp_min(1), held).minimum((counts - 1).clamp_min(0))
+        return held
+
+    def _count(self) -> int:
+        held = int(self._held().sum())
+        return held if self.part == "validation" else self.rows - held
+
+    def _sizes(self) -> Tensor:
+        """Rows of this part in each group."""
+        chosen = self._chosen(key_of(torch.zeros((), dtype=torch.int64, device=self._group.device)))
+        return torch.bincount(self._group[chosen], minlength=len(self.environments)).cpu()
+
+    def _chosen(self, key: Tensor) -> Tensor:
+        """Row numbers of this part, ascending: (..., m) for keys of shape (...)."""
+        if self.holdout == 0.0:
+            every = torch.arange(self.rows, device=key.device)
+            return every.expand(*key.shape, self.rows)
+        words = bits(fold(key, "split"), (self.rows,))
+        order = torch.argsort(words, dim=-1)
+        order = order.gather(-1, torch.argsort(self._strata[order], dim=-1, stable=True))  # by stratum, then at random
+        counts = torch.bincount(self._strata)
+        rank = torch.arange(self.rows, device=key.device) - (counts.cumsum(0) - counts)[self._strata[order[..., :]]]
+        out = rank < self._held()[self._strata[order]]
+        wanted = out if self.part == "validation" else ~out
+        return order[wanted].reshape(*key.shape, self._count()).sort(-1).values
+
+    def _shuffled(self, key: Tensor, place: tuple[int | str, ...]) -> Tensor:
+        """The part's rows in a random order; grouped, (..., G, largest) with padding at the end."""
+        chosen = self._chosen(key)
+        words = bits(fold(key, *place), (self.rows,)).gather(-1, chosen)
+        order = chosen.gather(-1, torch.argsort(words, dim=-1))
+        if not self.grouped:
+            return order
+        order = order.gather(-1, torch.argsort(self._group[order], dim=-1, stable=True))
+        starts = self._group_sizes.cumsum(0) - self._group_sizes
+        within = torch.arange(int(self._group_sizes.max()), device=key.device)
+        index = starts[:, None] + within.minimum(self._group_sizes[:, None] - 1)  # padding repeats the last real row
+        return order[..., index]
+
+    # --- batches -------------------------------------------------------------------------------------
+
+    def batches(self, state: State) -> Iterator[Batch]:
+        """Batches without end, each pass in its own order."""
+        if state.device != self._group.device:
+            self.to(state.device)
+        while True:
+            turn, i = divmod(state.step - state.origin, self.epoch or 1)
+            tag = (turn, state.origin, tuple(state.seeds.reshape(-1).tolist()))
+            if self._cache is None or self._cache[0] != tag:
+                self._cache = (tag, self._shuffled(key_of(state.seeds), ("shuffle", state.origin, turn)))
+            yield self._gather(self._cache[1], i)
+
+    def _gather(self, order: Tensor, i: int) -> Batch:
+        steps = self.epoch or 1
+        if not self.grouped:
+            n = order.shape[-1]
+            return self._rows(order[..., i * n // steps : (i + 1) * n // steps])
+        start, stop = i * self._group_sizes // steps, (i + 1) * self._group_sizes // steps
+        width = -(-int(self._group_sizes.max()) // steps)
+        position = start[:, None] + torch.arange(width, device=order.device)
+        real = position < stop[:, None]
+        # Padding repeats a real row of the group (the last one taken), at weight 0.
+        last = (stop - 1).clamp_min(0)
+        position = position.minimum(last[:, None])
+        index = order.gather(-1, position.expand(*order.shape[:-1], width))
+        batch = self._rows(index)
+        if not bool(real.all()):
+            weight = batch.get("weight", torch.ones(index.shape, dtype=self._float(), device=order.device))
+            batch["weight"] = weight * real
+        return batch
+
+    def _rows(self, index: Tensor) -> Batch:
+        return {name: t[index] for name, t in self.fields.items()}
+
+    def _float(self) -> torch.dtype:
+        floats = [t.dtype for t in self.fields.values() if t.is_floating_point()]
+        return floats[0] if floats else torch.get_default_dtype()
+
+    def once(self, state: State, rows: int) -> Iterator[Batch]:
+        """This part's rows in their own order."""
+        if state.device != self._group.device:
+            self.to(state.device)
+        chosen = self._chosen(key_of(state.seeds))
+        for start in range(0, chosen.shape[-1], rows):
+            yield self._rows(chosen[..., start : start + rows])
+
+    def to(self, device: torch.device) -> Arrays:
+        """Moves the arrays to a device."""
+        self.fields = {name: t.to(device) for name, t in self.fields.items()}
+        self._group, self._strata = self._group.to(device), self._strata.to(device)
+        self._group_sizes = self._group_sizes.to(device)
+        return self
+
+
+def _plain(values: Any) -> np.ndarray[Any, Any]:
+    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
