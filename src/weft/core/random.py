@@ -27,7 +27,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["bernoulli", "bits", "categorical", "fold", "integer", "key_of", "keyed", "normal", "permutation", "place", "uniform"]
+__all__ = [
+    "bernoulli",
+    "bits",
+    "categorical",
+    "fold",
+    "gauss",
+    "integer",
+    "key_of",
+    "keyed",
+    "normal",
+    "permutation",
+    "place",
+    "uniform",
+    "unit",
+]
 
 _GOLDEN = -0x61C8864680B583EB  # 2**64 / golden ratio, as a signed 64-bit integer
 _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -80,17 +94,17 @@ def bits(key: Tensor, shape: Sequence[int]) -> Tensor:
     return words.reshape(*key.shape, *shape)
 
 
-def _unit(key: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Uniform in [0, 1) with every bit that the dtype's mantissa holds."""
+def unit(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniform in [0, 1), shape `key.shape + shape`, with every bit that the dtype's mantissa holds."""
     digits = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}[dtype]
     words = (bits(key, shape) >> (64 - digits)) & (2**digits - 1)
     return words.to(dtype) * 2.0**-digits
 
 
-def _gauss(key: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Box-Muller; 1 - u lies in (0, 1], so the logarithm is finite."""
+def gauss(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal, shape `key.shape + shape`, by Box-Muller; 1 - u is never 0."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    pair = _unit(key, (2, *shape), wide)
+    pair = unit(key, (2, *shape), wide)
     u, v = pair.unbind(key.dim())
     return (torch.sqrt(-2.0 * torch.log1p(-u)) * torch.cos(2.0 * math.pi * v)).to(dtype)
 
@@ -200,14 +214,14 @@ def uniform(
     shape: Sequence[int], *, place: int | str, rows: Tensor | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Uniform in [0, 1) under the key in force (and its rows, unless others are given)."""
-    return _draw(_unit, shape, place, rows, dtype)
+    return _draw(unit, shape, place, rows, dtype)
 
 
 def normal(
     shape: Sequence[int], *, place: int | str, rows: Tensor | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Standard normal under the key in force (and its rows, unless others are given)."""
-    return _draw(_gauss, shape, place, rows, dtype)
+    return _draw(gauss, shape, place, rows, dtype)
 
 
 def bernoulli(probability: Tensor, *, place: int | str) -> Tensor:

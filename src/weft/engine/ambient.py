@@ -5,6 +5,8 @@ ambient generator. Inside `ambient()` those calls are answered by `weft.core.ran
 their number of call in the forward, so that such a module too gives the same draws in a replica, in a
 chunk, on another rank or after a resume. What draws inside a kernel (the dropout between the layers
 of `nn.LSTM` and its kin) cannot be reached and is refused by `refuse_hidden_randomness`.
+
+Batch normalization is answered here too, where torch's own rule under `vmap` is wrong.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.core.random import bernoulli, normal, uniform
+from weft.engine.vectorize import vectorizing
 
 __all__ = ["ambient", "refuse_hidden_randomness"]
 
@@ -191,6 +194,44 @@ def _randint(_: ambient, call: int, *args: Any, dtype: Any = torch.int64, **opti
     return (low + (high - low) * uniform(shape, place=call, dtype=torch.float64)).floor().to(dtype)
 
 
+def _batch_norm(
+    _: ambient,
+    call: int,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch normalization in elementary operations where a vmap is around it: the second derivative of
+    torch's own rule for it there is wrong (seen with torch 2.13: the statistics count as constants)."""
+    if not training or not vectorizing():
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    axes = [d for d in range(input.dim()) if d != 1]
+    count = input.numel() // input.shape[1]
+    mean, var = input.mean(axes), input.var(axes, correction=0)
+    if running_mean is not None and running_var is not None:
+        running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
+        running_var.mul_(1 - momentum).add_(momentum * var.detach() * (count / max(count - 1, 1)))
+    shape = (1, -1, *(1,) * (input.dim() - 2))
+    output = (input - mean.reshape(shape)) * torch.rsqrt(var + eps).reshape(shape)
+    output = output if weight is None else output * weight.reshape(shape)
+    return output if bias is None else output + bias.reshape(shape)
+
+
+def _refuse(function: Any) -> Callable[..., Any]:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"expected randomness that can be keyed, got torch's {function.__name__} in a forward; draw by "
+            "weft.core.random (uniform, normal, categorical, permutation) instead"
+        )
+
+    return refused
+
+
 _SERVED: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout_along(False),
     F.dropout1d: _dropout_along(True),
@@ -201,6 +242,7 @@ _SERVED: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _inside(F.multi_head_attention_forward),
     F.gumbel_softmax: _inside(F.gumbel_softmax),
+    F.batch_norm: _batch_norm,
     torch.rand: _fresh(uniform),
     torch.randn: _fresh(normal),
     torch.randint: _randint,
@@ -213,4 +255,8 @@ _SERVED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.normal_: _filled(_normal_fill),
     torch.Tensor.bernoulli_: _filled(_bernoulli_fill),
     torch.Tensor.exponential_: _filled(_exponential_fill),
+    **{
+        function: _refuse(function)
+        for function in (torch.multinomial, torch.randperm, torch.poisson, torch.binomial, F.rrelu)
+    },
 }

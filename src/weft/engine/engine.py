@@ -19,6 +19,7 @@ from weft.engine.build import initialize
 from weft.engine.gradients import Gradient, base_loss
 from weft.engine.optim import Optimizer, as_schedule, is_torch_scheduler
 from weft.engine.squares import Readout, squares
+from weft.engine.vectorize import vectorized
 
 __all__ = ["Diverged", "Engine"]
 
@@ -126,7 +127,7 @@ class Engine:
 
     def _map(self, function: Callable[..., Any], *args: Any) -> Any:
         """A function of one run's tensors, over all replicas at once."""
-        return function(*args) if self.replicas is None else torch.vmap(function)(*args)
+        return function(*args) if self.replicas is None else vectorized(function)(*args)
 
     # --- a step ---------------------------------------------------------------------------------------
 
@@ -162,7 +163,16 @@ class Engine:
         if compute._bytes is None and (self.strategy.needs != "mean" or self.strategy.per_group):
             self._measure(compute, state, params, others, batch, player)
         args = (params, others, state.buffers, batch, key, strategy_state, self.swept)
-        return torch.vmap(one)(*args)
+        return vectorized(one)(*args)
+
+    def probe(self, state: State, source: Source) -> None:
+        """One gradient and one evaluation, without effect: raises what training would raise."""
+        batch = next(self.batches(source, state))
+        self.objective.train()
+        for player in self.players:
+            self.gradient(state, self.numbered(batch), player)
+        if not self.episodic:
+            self.measure(state, iter([batch]), grouped=self.grouped)
 
     def _measure(self, compute: Gradient, state: State, params: Any, others: Any, batch: Any, player: str) -> None:
         first = [tree_map(lambda t: t[0], tree) for tree in (params, others, state.buffers, batch)]
@@ -170,9 +180,7 @@ class Engine:
         part = first[3] if not self.grouped else tree_map(lambda t: t[0], first[3])
         if self.strategy.needs == "example":
             part = tree_map(lambda t: t[:1], part)
-        own = tree_map(lambda t: t[0], state.strategy[player])
-        strategy = self.strategy.having(**tree_map(lambda t: t[0], self.swept))
-        compute.measure(strategy.wrap(loss, own), first[0], part)
+        compute.measure(loss, first[0], part, self.strategy)
 
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; returns their losses, per replica."""

@@ -140,7 +140,7 @@ class Gradient:
                 batch = tree_map(lambda t: t.unsqueeze(1), flatten_groups(batch) if self.grouped else batch)
             weights = self._group_weights(batch)
             each = self._each(wrapped)
-            chunk = self._chunk(wrapped(buffers), params, batch)
+            chunk = self._chunk(base_loss(self.objective, others, buffers, key, self.player), params, batch, strategy)
             if strategy.needs == "mean":
                 gradient, value, buffers = self._mean_of_groups(each, params, buffers, batch, weights, chunk)
             else:
@@ -219,18 +219,22 @@ class Gradient:
             mass = (mass > 0).to(mass.dtype)
         return mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
 
-    def _chunk(self, loss: Loss, params: Params, batch: Batch) -> int:
-        """How many groups fit the memory bound at a time: gradients and activations of each, measured once."""
+    def _chunk(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> int:
+        """How many groups fit the memory bound at a time."""
         if self._bytes is None:
-            if self.transform:  # measured outside of the replicas' vmap, by `measure`
+            if self.transform:  # hooks cannot be set inside the replicas' vmap; the engine measures before it
                 return rows_of(batch)
-            self.measure(loss, params, tree_map(lambda t: t[0], batch))
+            self.measure(loss, params, tree_map(lambda t: t[0], batch), strategy)
         return max(1, self.memory // max(self._bytes or 1, 1))
 
-    def measure(self, loss: Loss, params: Params, part: Batch) -> None:
-        """Sets the bytes that one group takes in a vectorized pass."""
+    def measure(self, loss: Loss, params: Params, group: Batch, strategy: Strategy) -> None:
+        """Sets the bytes that one group takes: its gradients and, as autograd tells, its activations.
+
+        A wrapped loss runs the forward more than once, and may differentiate it twice.
+        """
         gradients = sum(p.numel() * p.element_size() for p in params.values())
-        self._bytes = 2 * gradients + 2 * saved_bytes(loss, params, part)
+        passes = 4 if strategy.does("wrap") else 2
+        self._bytes = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
 
 
 def _spread(buffers: Params, count: int) -> Params:

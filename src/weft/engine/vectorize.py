@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["Mapper", "VectorizationWarning", "blame"]
+__all__ = ["Mapper", "VectorizationWarning", "blame", "vectorized", "vectorizing"]
+
+_depth = threading.local()
+
+
+def vectorizing() -> bool:
+    """Whether a `vectorized` function is running."""
+    return getattr(_depth, "count", 0) > 0
 
 
 class VectorizationWarning(UserWarning):
@@ -25,6 +34,21 @@ def blame(error: BaseException) -> str:
             layer = type(holder).__name__
         trace = trace.tb_next
     return layer or "the objective"
+
+
+def vectorized(function: Callable[..., Any], dims: Any = 0) -> Callable[..., Any]:
+    """`torch.vmap`, with attention by the one kernel that has a rule for it."""
+    mapped = torch.vmap(function, in_dims=dims)
+
+    def run(*args: Any) -> Any:
+        _depth.count = getattr(_depth, "count", 0) + 1
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                return mapped(*args)
+        finally:
+            _depth.count -= 1
+
+    return run
 
 
 def _first(result: Any) -> Tensor:
@@ -80,7 +104,7 @@ class Mapper:
         return self._loop(function, dims, args, size)
 
     def _vectorized(self, function: Any, dims: Any, args: Any, size: int, chunk: int) -> Any:
-        mapped = torch.vmap(function, in_dims=tuple(dims))
+        mapped = vectorized(function, tuple(dims))
         if chunk >= size:
             return mapped(*args)
         parts = [
