@@ -51,7 +51,26 @@ class Bare(nn.Module):
         return self.a(x * self.scale)
 
 
+class Steps(nn.Module):
+    """Rows x positions on the leading axis, in the rows' order or in the positions'."""
+
+    def __init__(self, positions_first):
+        super().__init__()
+        self.first = positions_first
+        self.a = nn.Linear(3, 4)
+        self.b = nn.Linear(8, 3)
+
+    def forward(self, x):  # (n, 2, 3)
+        n = len(x)
+        flat = x.transpose(0, 1).flatten(0, 1) if self.first else x.flatten(0, 1)
+        h = torch.tanh(self.a(flat))
+        h = h.unflatten(0, (2, n)).transpose(0, 1) if self.first else h.unflatten(0, (n, 2))
+        return self.b(h.flatten(1))
+
+
 NETS = {
+    "rows x positions": (lambda: Steps(False), (2, 3)),
+    "positions x rows": (lambda: Steps(True), (2, 3)),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
     "conv2d": (
         lambda: nn.Sequential(
@@ -146,7 +165,16 @@ def test_the_mode_is_put_back():
     assert built.training
 
 
-@pytest.mark.parametrize(("name", "left"), [("mlp", set()), ("conv2d", set()), ("bare", {"net.scale"})])
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("mlp", set()),
+        ("conv2d", set()),
+        ("bare", {"net.scale"}),
+        ("rows x positions", set()),
+        ("positions x rows", {"net.a.weight", "net.a.bias"}),
+    ],
+)
 def test_the_rules_are_used_where_they_hold(name, left, monkeypatch):
     import weft.engine.squares as module
 

@@ -81,6 +81,8 @@ class Strategy(Configured):
 
     def refuses(self, objective: Objective) -> str | None:
         """The mathematical reason why it cannot train this objective, or None."""
+        if hasattr(objective, "solve") and any(self.does(verb) for verb in _VERBS):
+            return "its minimizer of the mean loss is found in closed form, so no loss, gradient or step is there to change"
         if self.needs == "example" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
         for name in sorted(self.reads):
@@ -127,6 +129,7 @@ class Strategy(Configured):
         return getattr(type(self), verb) is not getattr(Strategy, verb)
 
 
+_VERBS = ("wrap", "combine", "penalty", "update", "consolidate")
 _ORDER = ("wrap", "combine", "update")
 
 

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from weft.core.objective import Objective
 from weft.core.random import fold, integer, key_of
 from weft.core.source import Spec
+from weft.core.strategy import Params
 from weft.engine.ambient import refuse_hidden_randomness
 
-__all__ = ["build", "initialize", "seeded"]
+__all__ = ["build", "initialize", "refuse_alike", "seeded"]
 
 
 @contextmanager
@@ -43,23 +44,36 @@ def build(objective: Objective, spec: Spec, seed: int, dtype: torch.dtype) -> Ob
     return built
 
 
-def initialize(built: Objective, seed: int, init: str, replicated: bool = False) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def initialize(built: Objective, seed: int, init: str) -> tuple[Params, Params]:
     """Parameters and buffers for a seed: every layer drawn anew (`reset`) or as it came (`keep`)."""
     module: Any = copy.deepcopy(built)
     if init == "reset":
         with seeded(seed, "init"):
-            for name, layer in module.named_modules():
-                reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-                if callable(reset):
+            for layer in module.modules():
+                reset = _reset_of(layer)
+                if reset is not None:
                     reset()
-                elif replicated and any(True for _ in layer.parameters(recurse=False)):
-                    raise ValueError(
-                        f"expected every layer with parameters to define reset_parameters(), got {name!r} "
-                        f"({type(layer).__name__}) without: all replicas would start alike; define it, or pass "
-                        "init='keep' if they should"
-                    )
     params = {name: p.detach().clone() for name, p in module.named_parameters()}
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
     return params, buffers
 
 
+def _reset_of(layer: nn.Module) -> Any:
+    reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+    return reset if callable(reset) else None
+
+
+def refuse_alike(built: Objective, starts: list[Params]) -> None:
+    """Raises where replicas start alike though they should not: a drawn parameter that nothing draws anew."""
+    for prefix, layer in built.named_modules():
+        if _reset_of(layer) is not None:
+            continue
+        for own, value in layer.named_parameters(recurse=False):
+            name = f"{prefix}.{own}" if prefix else own
+            drawn = value.numel() > 1 and bool((value != value.flatten()[0]).any())
+            if drawn and all(torch.equal(starts[0][name], other[name]) for other in starts[1:]):
+                raise ValueError(
+                    f"expected every layer with drawn parameters to define reset_parameters(), got {prefix!r} "
+                    f"({type(layer).__name__}) without: all replicas would start alike; define it, pass a factory "
+                    "instead of an instance (its class, or a lambda), or pass init='keep' if they should"
+                )

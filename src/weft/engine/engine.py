@@ -15,7 +15,7 @@ from weft.core.source import Batch, Source, flatten_groups, number_rows, tree_ma
 from weft.core.state import State
 from weft.core.strategy import Local, Params, Strategy
 from weft.engine.ambient import ambient
-from weft.engine.build import initialize
+from weft.engine.build import initialize, refuse_alike
 from weft.engine.gradients import Gradient, base_loss
 from weft.engine.optim import Optimizer, as_schedule, is_torch_scheduler
 from weft.engine.squares import Readout, squares
@@ -96,9 +96,14 @@ class Engine:
 
     # --- state ---------------------------------------------------------------------------------------
 
-    def init(self, seeds: list[int], device: torch.device, init: str = "reset") -> State:
-        """The state before the first step."""
-        starts = [initialize(self.objective, seed, init, len(seeds) > 1) for seed in seeds]
+    def init(
+        self, seeds: list[int], device: torch.device, init: str = "reset", builds: list[Objective] | None = None
+    ) -> State:
+        """The state before the first step; `builds` are the objectives as each seed builds them."""
+        builds = builds or [self.objective] * len(seeds)
+        starts = [initialize(built, seed, init) for built, seed in zip(builds, seeds, strict=True)]
+        if init == "reset" and len(starts) > 1:
+            refuse_alike(self.objective, [params for params, _ in starts])
         join: Callable[[list[Any]], Any] = tree_stack if self.replicas else lambda trees: trees[0]
         state = State(
             objective=self.objective,

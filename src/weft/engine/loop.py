@@ -68,7 +68,7 @@ class Plan:
 
 def _plain(value: Tensor) -> Any:
     """A number, or an array over replicas."""
-    return value.item() if value.dim() == 0 else value.detach().cpu().numpy().astype(float)
+    return value.item() if value.dim() == 0 else value.detach().double().cpu().numpy()
 
 
 def train(engine: Engine, state: State, source: Source, plan: Plan) -> History:

@@ -130,11 +130,28 @@ def as_optimizer(optimizer: Any) -> Optimizer:
     return optimizer if isinstance(optimizer, Optimizer) else Optimizer(optimizer)
 
 
+def _constant(t: float) -> float:
+    return 1.0
+
+
+def _linear(t: float) -> float:
+    return 1.0 - t
+
+
+def _cosine(t: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * t))
+
+
+def _step(t: float) -> float:
+    return 1.0 if t < 0.75 else 0.1
+
+
+# Named functions, so that a learner can be pickled.
 _SCHEDULES: dict[str, Callable[[float], float]] = {
-    "constant": lambda t: 1.0,
-    "linear": lambda t: 1.0 - t,
-    "cosine": lambda t: 0.5 * (1.0 + math.cos(math.pi * t)),
-    "step": lambda t: 1.0 if t < 0.75 else 0.1,
+    "constant": _constant,
+    "linear": _linear,
+    "cosine": _cosine,
+    "step": _step,
 }
 
 
@@ -155,11 +172,29 @@ def as_schedule(schedule: Any) -> Callable[[float], float] | Callable[[torch.opt
             f"expected a schedule's name, a function of progress in [0, 1), or a class of "
             f"torch.optim.lr_scheduler, got {schedule!r}"
         )
+    if is_torch_scheduler(schedule):
+        try:
+            inspect.signature(schedule).bind(None)
+        except TypeError as error:
+            raise TypeError(
+                f"expected a scheduler that is made from an optimizer alone, got {schedule!r}: {error}; give the rest "
+                "by functools.partial(StepLR, step_size=10)"
+            ) from error
+        if issubclass(_made(schedule), torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError(
+                "expected a scheduler that is stepped per update, got ReduceLROnPlateau, which waits for a measure; "
+                "use a function of progress, or patience to stop"
+            )
+    return schedule
+
+
+def _made(schedule: Any) -> Any:
+    while isinstance(schedule, functools.partial):
+        schedule = schedule.func
     return schedule
 
 
 def is_torch_scheduler(schedule: Any) -> bool:
     """Whether it makes a scheduler of `torch.optim.lr_scheduler`."""
-    while isinstance(schedule, functools.partial):
-        schedule = schedule.func
-    return inspect.isclass(schedule) and issubclass(schedule, torch.optim.lr_scheduler.LRScheduler)
+    made = _made(schedule)
+    return inspect.isclass(made) and issubclass(made, torch.optim.lr_scheduler.LRScheduler)

@@ -6,8 +6,9 @@ For a linear layer with input a and output gradient g, the gradient of example i
 
 costs one matrix product. Layers with further axes (sequences, convolutions) sum over positions first,
 by one batched product. Whatever is not such a layer (norms, embeddings, parameters used on their own)
-is done by `vmap(grad)`. Each rule is checked against autograd on the first batch: a layer called
-twice, or a weight that is also used elsewhere, does not pass and goes the general way.
+is done by `vmap(grad)`. Each rule is checked against autograd on the first batch, on a sum of the
+examples' gradients with random coefficients: a layer called twice, a weight that is also used
+elsewhere, or rows that are not in the batch's order do not pass and go the general way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from weft.core.objective import Objective, Output
-from weft.core.random import keyed
+from weft.core.random import key_of, keyed, unit
 from weft.core.source import Batch, rows_of, tree_map
 from weft.core.strategy import Params
 from weft.engine.ambient import ambient
@@ -34,11 +35,11 @@ Readout = Callable[[Output, Batch], Iterable[tuple[Tensor, Tensor | None]]]
 example by example, and how each square counts."""
 
 
-def _patches(layer: nn.Module, a: Tensor) -> Tensor | None:
+def _patches(layer: nn.Module, a: Tensor, rows: int) -> Tensor | None:
     """A layer's input as (n, inputs, positions), or None where no rule is written for it."""
     if isinstance(layer, nn.Linear):
-        return a.unsqueeze(-1) if a.dim() == 2 else a.flatten(1, -2).transpose(1, 2)
-    if isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros":
+        return _by_row(a, rows)
+    if a.shape[0] == rows and isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros":
         if isinstance(layer.padding, str):
             return None
         flat = isinstance(layer, nn.Conv1d)
@@ -53,28 +54,35 @@ def _patches(layer: nn.Module, a: Tensor) -> Tensor | None:
     return None
 
 
-def _positions(layer: nn.Module, g: Tensor) -> Tensor:
+def _by_row(t: Tensor, rows: int) -> Tensor | None:
+    """A linear layer's input or output as (n, features, positions); leading rows x positions are parted."""
+    if t.shape[0] != rows:
+        if t.shape[0] % rows:
+            return None
+        t = t.unflatten(0, (rows, -1))
+    return t.unsqueeze(-1) if t.dim() == 2 else t.flatten(1, -2).transpose(1, 2)
+
+
+def _positions(layer: nn.Module, g: Tensor, rows: int) -> Tensor:
     """An output's gradient as (n, outputs, positions)."""
-    if isinstance(layer, nn.Linear):
-        return g.unsqueeze(-1) if g.dim() == 2 else g.flatten(1, -2).transpose(1, 2)
-    return g.flatten(2)
+    return _by_row(g, rows) if isinstance(layer, nn.Linear) else g.flatten(2)  # type: ignore[return-value]
 
 
-def _weight_rule(a: Tensor, g: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(sum of weighted squares, sum of gradients) of a weight, both (outputs, inputs)."""
+def _weight_rule(a: Tensor, g: Tensor, weight: Tensor | None, check: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Of a weight, both (outputs, inputs): the sum of weighted squares, and the gradients summed by `check`."""
     if a.shape[-1] == 1:
         a, g = a.squeeze(-1), g.squeeze(-1)
         square = g.square() if weight is None else g.square() * weight[:, None]
-        return square.T @ a.square(), g.T @ a
+        return square.T @ a.square(), None if check is None else (g * check[:, None]).T @ a
     each = g @ a.transpose(1, 2)
     square = each.square() if weight is None else each.square() * weight[:, None, None]
-    return square.sum(0), each.sum(0)
+    return square.sum(0), None if check is None else torch.tensordot(check, each, dims=1)
 
 
-def _bias_rule(g: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+def _bias_rule(g: Tensor, weight: Tensor | None, check: Tensor | None) -> tuple[Tensor, Tensor | None]:
     each = g.sum(-1)
     square = each.square() if weight is None else each.square() * weight[:, None]
-    return square.sum(0), each.sum(0)
+    return square.sum(0), None if check is None else check @ each
 
 
 class _Taps:
@@ -170,33 +178,38 @@ def _layerwise(
             scalars = _run(objective, {**others, **leaves}, buffers, batch, readout, key)
     finally:
         taps.close()
+    rows = rows_of(batch)
     layers = {name: calls[0] for name, calls in taps.seen.items() if len(calls) == 1 and calls[0][2].requires_grad}
-    layers = {name: call for name, call in layers.items() if _patches(call[0], call[1][:1]) is not None}
+    layers = {name: call for name, call in layers.items() if _patches(call[0], call[1], rows) is not None}
     left = set(params) - {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
+    check = unit(key_of(0, device=batch["row"].device), (rows,), scalars[0][0].dtype) if general is None else None
     for scalar, weight in scalars:
-        wanted = [call[2] for call in layers.values()]
-        checked = list(leaves.values()) if general is None else []
-        found = torch.autograd.grad(scalar.sum(), wanted + checked, retain_graph=True, allow_unused=True)
-        truth = dict(zip(leaves, found[len(wanted) :], strict=False)) if general is None else {}
+        outputs = [call[2] for call in layers.values()]
+        found = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
+        truth: dict[str, Tensor | None] = {}
+        if check is not None:
+            mixed = torch.autograd.grad((scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True)
+            truth = dict(zip(leaves, mixed, strict=True))
         weight = _weighted(None if weight is None else weight.detach(), batch)
-        for (name, (layer, a, _)), g in zip(layers.items(), found, strict=False):
+        for (name, (layer, a, _)), g in zip(layers.items(), found, strict=True):
             if g is None:
                 continue
-            patches = _patches(layer, a)
-            positions = _positions(layer, g)
-            rules = {"weight": _weight_rule(patches, positions, weight)}  # type: ignore[arg-type]
+            patches, positions = _patches(layer, a, rows), _positions(layer, g, rows)
+            rules = {"weight": _weight_rule(patches, positions, weight, check)}  # type: ignore[arg-type]
             if layer.bias is not None:
-                rules["bias"] = _bias_rule(positions, weight)
-            for kind, (square, plain) in rules.items():
+                rules["bias"] = _bias_rule(positions, weight, check)
+            for kind, (square, mix) in rules.items():
                 full = f"{name}.{kind}"
                 if full not in params or full in left:
                     continue
-                expected = truth.get(full)
-                if general is None and (expected is None or not _agree(plain.reshape(expected.shape), expected)):
-                    left.add(full)  # used elsewhere too: the rule sees only a part of its gradient
-                    total[full] = torch.zeros_like(params[full])
-                    continue
+                if mix is not None:
+                    expected = truth[full]
+                    if expected is None or not _agree(mix.reshape(expected.shape), expected):
+                        left.add(full)  # used elsewhere too: the rule sees only a part of its gradient
+                        total[full] = torch.zeros_like(params[full])
+                        continue
                 total[full] += square.reshape(total[full].shape)
+        check = None  # one scalar shows whether the rules hold
     return left
 
 

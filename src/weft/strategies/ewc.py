@@ -110,25 +110,34 @@ class EWC(Strategy):
         return {"tasks": {name: kept for name, kept in state["tasks"].items() if name != task}}
 
 
+def _base(distribution: distributions.Distribution) -> distributions.Distribution:
+    return distribution.base_dist if isinstance(distribution, distributions.Independent) else distribution
+
+
 def _draw(distribution: distributions.Distribution) -> Tensor:
-    if isinstance(distribution, distributions.Categorical):
-        return random.categorical(distribution.logits.detach(), place="label")
-    mean = distribution.mean.detach()
-    return mean + distribution.stddev.detach() * random.normal(mean.shape, place="label", dtype=mean.dtype)
+    base = _base(distribution)
+    if isinstance(base, distributions.Categorical):
+        return random.categorical(base.logits.detach(), place="label")
+    if not isinstance(base, distributions.Normal):
+        raise ValueError(f"expected labels that can be drawn (Categorical or Normal), got {type(base).__name__}")
+    mean = base.mean.detach()
+    return mean + base.stddev.detach() * random.normal(mean.shape, place="label", dtype=mean.dtype)
 
 
 def _scores(distribution: distributions.Distribution) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Scalars s_k with weights w_k such that sum_k w_k (grad s_k)^2 is the Fisher information's diagonal.
 
     Over a finite set of labels: s_k = log p(k), w_k = p(k). For a normal with fixed noise: the
-    standardized means themselves, since E[(grad log p)^2] = (grad mean)^2 / noise^2.
+    standardized means themselves, since E[(grad log p)^2] = (grad mean)^2 / noise^2. Independent
+    labels of one example (the steps of a trajectory) add up.
     """
-    if distribution.has_enumerate_support:
-        for label in distribution.enumerate_support():
-            score = distribution.log_prob(label)
-            yield score, score.detach().exp()
+    base = _base(distribution)
+    if base.has_enumerate_support:
+        for label in base.enumerate_support():
+            score = base.log_prob(label)
+            for column in score.reshape(len(score), -1).unbind(1):
+                yield column, column.detach().exp()
         return
-    base = distribution.base_dist if isinstance(distribution, distributions.Independent) else distribution
     if not isinstance(base, distributions.Normal) or base.scale.requires_grad:
         raise ValueError(
             f"expected a distribution whose Fisher information has a closed form (finite support, or a normal with "

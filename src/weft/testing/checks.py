@@ -1,0 +1,287 @@
+"""check_objective, check_strategy, check_source."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.core.objective import Objective, Output, reduce
+from weft.core.random import key_of
+from weft.core.source import Batch, Field, Source, number_rows, rows_of, tree_map
+from weft.core.strategy import Strategy
+from weft.engine.build import build, initialize
+from weft.engine.engine import Engine
+from weft.engine.gradients import base_loss
+from weft.engine.loop import Plan, train
+from weft.engine.optim import Optimizer
+from weft.sources import Arrays, Episodes
+from weft.strategies import ERM
+
+__all__ = ["ContractError", "check_objective", "check_source", "check_strategy"]
+
+
+class ContractError(AssertionError):
+    """A method breaks the contract."""
+
+
+def _expect(condition: Any, message: str) -> None:
+    if not bool(condition):
+        raise ContractError(message)
+
+
+def _close(a: Any, b: Any, what: str, rtol: float = 1e-6) -> None:
+    """Two trees of tensors are equal to rounding."""
+    if isinstance(a, dict):
+        _expect(a.keys() == b.keys(), f"expected {what} to hold {sorted(b)}, got {sorted(a)}")
+        for name in a:
+            _close(a[name], b[name], f"{what}, {name!r}", rtol)
+        return
+    try:
+        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-8)
+    except AssertionError as error:
+        raise ContractError(f"{what}: {error}") from error
+
+
+def _params_survive(thing: Any) -> None:
+    """Hyperparameters are assigned as they are, so that scikit-learn can clone it."""
+    from sklearn.base import clone
+
+    params = thing.get_params(deep=False)
+    twin = clone(thing, safe=False)
+    _expect(type(twin) is type(thing), f"expected clone to give a {type(thing).__name__}, got {type(twin).__name__}")
+    _expect(
+        twin.get_params(deep=False).keys() == params.keys(),
+        f"expected the same parameters after clone, got {sorted(twin.get_params(deep=False))}",
+    )
+
+
+def _engine(
+    objective: Objective, strategy: Strategy, source: Source, *, replicas: int | None = None, **options: Any
+) -> Engine:
+    players = objective.players or ("",)
+    optimizers = {player: Optimizer("sgd", lr=0.05) for player in players}
+    kind = {"grouped": source.grouped, "episodic": source.episodic}
+    return Engine(objective, strategy, optimizers, replicas=replicas, **kind, **options)
+
+
+def _trained(
+    objective: Objective, strategy: Strategy, source: Source, seeds: list[int], steps: int = 3, **options: Any
+) -> Any:
+    """Parameters and buffers after a few steps, in double precision."""
+    built = build(objective, source.spec, seeds[0], torch.float64)
+    replicas = len(seeds) if len(seeds) > 1 else None
+    engine = _engine(built, strategy, source, replicas=replicas, **options)
+    state = engine.init(seeds, torch.device("cpu"))
+    train(engine, state, source, Plan(steps=steps, every=steps))
+    return state
+
+
+class _Double(Source):
+    """A source in double precision, so that equality can be checked to rounding."""
+
+    def __init__(self, source: Source) -> None:
+        self.inner = source
+        self.grouped, self.episodic, self.epoch = source.grouped, source.episodic, source.epoch
+        self.stacks, self.resumes = source.stacks, source.resumes
+        self.spec = {
+            name: Field(f.shape, torch.float64 if f.dtype.is_floating_point else f.dtype, f.classes)
+            for name, f in source.spec.items()
+        }
+
+    def batches(self, state: Any) -> Any:
+        for batch in self.inner.batches(state):
+            yield tree_map(lambda t: t.double() if t.is_floating_point() else t, batch)
+
+
+def check_source(source: Source, *, steps: int = 3) -> None:
+    """Checks that batches fit the spec, depend on seed and step only, and go on after a stop.
+
+    Args:
+        source: the source; one that asks the state for actions is checked through its own tests.
+        steps: how many batches to look at.
+
+    Example:
+        >>> import torch
+        >>> from weft.sources import Arrays
+        >>> check_source(Arrays(torch.randn(20, 3), batch_size=6))
+    """
+
+    def take(seed: int, start: int, count: int) -> list[Batch]:
+        clock = _clock(seed)
+        clock.step = start
+        taken = []
+        for batch in itertools.islice(source.batches(clock), count):
+            taken.append(copy.deepcopy(batch))
+            clock.step += 1
+        return taken
+
+    whole = take(0, 0, steps)
+    _expect(len(whole) == steps, f"expected batches without end, got {len(whole)} of {steps}")
+    dims = 2 if source.grouped else 1
+    for batch in whole:
+        parts = [batch["support"], batch["query"]] if source.episodic else [batch]
+        for part in parts:
+            shapes = {name: tuple(t.shape) for name, t in part.items()}
+            lead = {shape[:dims] for shape in shapes.values()}
+            _expect(len(lead) == 1, f"expected one number of rows in every field, got {shapes}")
+            for name, field in source.spec.items():
+                _expect(name in part, f"expected the field {name!r} of the spec, got {sorted(part)}")
+                got = (shapes[name][dims:], part[name].dtype)
+                _expect(got == (field.shape, field.dtype), f"expected {name!r} like {field}, got {got}")
+            if "weight" in part:
+                _expect((part["weight"] >= 0).all(), "expected weights >= 0, got negative ones")
+                _expect(part["weight"].sum() > 0, "expected some weight in every batch, got none")
+            values = [t for t in part.values() if t.is_floating_point()]
+            _expect(all(torch.isfinite(t).all() for t in values), "expected finite values, padding included")
+    again = take(0, 0, steps)
+    _close(dict(enumerate(whole)), dict(enumerate(again)), "the same seed twice", 0.0)
+    if source.resumes == "exact":
+        later = take(0, steps - 1, 1)
+        _close(whole[-1], later[0], f"the batch at step {steps - 1} after a resume", 0.0)
+    if rows_of(whole[0]) > 1 and (source.epoch is None or source.epoch > 1):
+        other = take(1, 0, 1)[0]
+        same = all(torch.equal(a, b) for a, b in zip(_leaves(whole[0]), _leaves(other), strict=True))
+        _expect(not same, "expected another seed to give other batches, got the same")
+
+
+def _leaves(tree: Any) -> list[Tensor]:
+    return [leaf for value in tree.values() for leaf in _leaves(value)] if isinstance(tree, dict) else [tree]
+
+
+def _clock(seed: int) -> Any:
+    """A state that only tells seed and step."""
+    from weft.core.state import State
+
+    return State(objective=None, params={}, buffers={}, seeds=torch.tensor(seed))  # type: ignore[arg-type]
+
+
+def check_objective(objective: Objective, source: Source) -> None:
+    """Checks losses, keyed randomness, decomposability, weights, measures and replicas of an objective.
+
+    Args:
+        objective: as a user would pass it to a Learner.
+        source: data that it can learn from, ungrouped.
+
+    Example:
+        >>> import torch
+        >>> from weft.objectives import Regression
+        >>> from weft.sources import Arrays
+        >>> check_objective(Regression(hidden=(8,)), Arrays(torch.randn(20, 3), torch.randn(20), batch_size=6))
+    """
+    _params_survive(objective)
+    source = _Double(source)
+    built = build(objective, source.spec, 0, torch.float64)
+    params, buffers = initialize(built, 0, "reset")
+    engine = _engine(built, ERM(), source)
+    state = engine.init([0], torch.device("cpu"))
+    batch = number_rows(next(source.batches(state)), 1)
+    rows = rows_of(batch)
+    built.eval()  # statistics of a batch are the layers' affair; here it is the loss's turn
+    for player in objective.players or ("",):
+        if player:
+            owned = [n for n in params if n.startswith(f"{player}.")]
+            _expect(owned, f"expected parameters under the player {player!r}, got {sorted(params)}")
+        loss = base_loss(built, {}, buffers, key_of(0), player)
+        output = loss(params, batch)
+        _expect(isinstance(output, Output), f"expected an Output, got {type(output).__name__}")
+        _expect(
+            output.losses.shape == (rows,), f"expected one loss per row, ({rows},), got {tuple(output.losses.shape)}"
+        )
+        _expect(torch.isfinite(output.losses).all(), "expected finite losses")
+        _close(loss(params, batch).losses, output.losses, "the same key twice", 0.0)
+        if built.decomposable:
+            half = rows // 2
+            first, rest = (tree_map(lambda t: t[s], batch) for s in (slice(0, half), slice(half, None)))  # noqa: B023
+            joined = torch.cat([loss(params, first).losses, loss(params, rest).losses])
+            _close(joined, output.losses, "losses of parts against those of the whole (say decomposable = False?)")
+            index = torch.cat([torch.zeros(1, dtype=torch.int64), torch.arange(rows)])
+            doubled = tree_map(lambda t: t[index], batch)  # noqa: B023
+            weight = torch.ones(rows, dtype=torch.float64)
+            weight[0] = 2.0
+            _close(
+                reduce(loss(params, doubled).losses),
+                reduce(output.losses, weight),
+                "a row of weight 2 against the row twice",
+            )
+    measures = engine.call(state, "measure", batch, key=key_of(0), rows=batch["row"])
+    name, direction = built.progress
+    _expect(name in measures, f"expected the progress measure {name!r} among measure()'s {sorted(measures)}")
+    _expect(direction in ("min", "max"), f"expected progress to say 'min' or 'max', got {direction!r}")
+    for key, value in measures.items():
+        _expect(value.shape in ((), (rows,)), f"expected {key!r} of shape () or ({rows},), got {tuple(value.shape)}")
+    many = _trained(objective, ERM(), source, [0, 1])
+    single = _trained(objective, ERM(), source, [1])
+    _close(many.replica(1).params, single.params, "replica 1 against the single run with its seed")
+
+
+def check_strategy(strategy: Strategy, objective: Objective | None = None, source: Source | None = None) -> None:
+    """Checks parameters, neutrality, replicas, chunks and the state's form of a strategy.
+
+    Args:
+        strategy: with settings that do something.
+        objective: what to train; default: a small classification.
+        source: with groups or episodes where the strategy needs them; default: made for it.
+
+    Example:
+        >>> from weft.strategies import ANDMask
+        >>> check_strategy(ANDMask(threshold=0.6))
+    """
+    from weft.objectives import Classification
+
+    _params_survive(strategy)
+    strategy.validate()
+    objective = objective if objective is not None else Classification(hidden=(8,))
+    reason = strategy.refuses(objective)
+    _expect(reason is None, f"expected a strategy that trains {type(objective).__name__}, got a refusal: {reason}")
+    source = _Double(source if source is not None else _material(strategy))
+    grouped = strategy.needs == "group" or strategy.per_group
+    _expect(source.grouped or not grouped, "expected a grouped source for a strategy that works on groups")
+
+    many = _trained(objective, strategy, source, [0, 1])
+    single = _trained(objective, strategy, source, [1])
+    _close(many.replica(1).params, single.params, "replica 1 against the single run with its seed")
+    tight = _trained(objective, strategy, source, [1], memory=1)
+    _close(tight.params, single.params, "chunked against unchunked")
+    for tree in single.strategy.values():
+        _expect(all(isinstance(leaf, Tensor) for leaf in _leaves(tree)), "expected a state of tensors only")
+    if strategy.neutral:
+        neutral = strategy.having(**strategy.neutral)
+        plain: Strategy = ERM()
+        base: Source = source
+        if source.episodic:  # ERM on the query parts
+            base = _Queries(source)
+        a = _trained(objective, neutral, source, [0])
+        b = _trained(objective, plain, base, [0])
+        _close(a.params, b.params, f"{neutral!r} against ERM")
+
+
+class _Queries(Source):
+    """The query parts of episodes, as ordinary groups."""
+
+    grouped = True
+    stacks = True
+
+    def __init__(self, source: Source) -> None:
+        self.inner, self.spec = source, source.spec
+
+    def batches(self, state: Any) -> Any:
+        for batch in self.inner.batches(state):
+            yield batch["query"]
+
+
+def _material(strategy: Strategy) -> Source:
+    """Small data of the kind a strategy needs."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(48, 4, generator=generator)
+    y = (x[:, 0] + 0.5 * x[:, 1] > 0).long()
+    environment = np.arange(48) % 3
+    if strategy.episodic:
+        return Episodes((x, y, environment), tasks=4, shots=4, classes=2)
+    grouped = strategy.needs == "group" or strategy.per_group
+    return Arrays(x, y, environment=environment, grouped=grouped, batch_size=6, classes=2)
+

@@ -1,0 +1,32 @@
+"""A small sample of a large cross in which every pair of choices still occurs together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+__all__ = ["pairwise"]
+
+
+def pairwise(factors: dict[str, Sequence[Hashable]]) -> list[dict[str, Any]]:
+    """Combinations that cover every pair of values of every two factors, chosen greedily.
+
+    >>> cases = pairwise({"a": [0, 1, 2], "b": [0, 1], "c": [0, 1]})
+    >>> len(cases) < 3 * 2 * 2, {(c["b"], c["c"]) for c in cases} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    (True, True)
+    """
+    names = list(factors)
+    pairs = list(itertools.combinations(names, 2))
+    open_pairs = {(a, x, b, y) for a, b in pairs for x in factors[a] for y in factors[b]}
+    everything = [dict(zip(names, values, strict=True)) for values in itertools.product(*factors.values())]
+    chosen = []
+    while open_pairs:
+
+        def gain(case: dict[str, Any]) -> int:
+            return sum((a, case[a], b, case[b]) in open_pairs for a, b in pairs)
+
+        best = max(everything, key=gain)
+        chosen.append(best)
+        open_pairs -= {(a, best[a], b, best[b]) for a, b in pairs}
+    return chosen
