@@ -85,14 +85,27 @@ class Engine:
         options = {"grouped": grouped, "weighting": weighting, "pieces": pieces, "memory": memory // (replicas or 1)}
         self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
         self._method = _Method(objective)
+        self._refuse_batch_statistics()
 
     def _trained(self, player: str) -> list[str]:
         prefix = f"{player}." if player else ""
         optimizer = self.optimizers[player]
-        names = [n for n, _ in self.objective.named_parameters() if n.startswith(prefix) and optimizer.trains(n)]
+        owned = [n for n, _ in self.objective.named_parameters() if n.startswith(prefix)]
+        names = [n for n in owned if optimizer.trains(n)]
+        if not owned:
+            raise ValueError(f"expected the player {player!r} to have parameters, got none; check its net")
         if not names:
             raise ValueError(f"expected something to train, got every parameter frozen by {optimizer.freeze!r}")
         return names
+
+    def _refuse_batch_statistics(self) -> None:
+        """Single examples have no statistics over a batch."""
+        for name, layer in self.objective.named_modules():
+            if self.strategy.needs == "example" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                raise ValueError(
+                    f"{self.strategy!r} looks at one example at a time, and {name!r} ({type(layer).__name__}) takes "
+                    "statistics over the batch, so one example has no gradient of its own; use LayerNorm or GroupNorm"
+                )
 
     # --- state ---------------------------------------------------------------------------------------
 
@@ -328,7 +341,7 @@ class Engine:
 
         def sums(readout: Readout) -> tuple[Params, float]:
             parts = (number_rows(batch, 1) for batch in source.once(run, rows))
-            return squares(self.objective, params, others, run.buffers, parts, readout, key)
+            return squares(self.objective, params, others, run.buffers, parts, readout, key, player)
 
         strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))
         return strategy.consolidate(Local(self.objective, params, sums), run.strategy[player], task)

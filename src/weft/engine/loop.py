@@ -94,7 +94,8 @@ def train(engine: Engine, state: State, source: Source, plan: Plan) -> History:
             values = {name: total / turns[name] for name, total in sums.items()}
             if not source.episodic:
                 found = engine.measure(state, iter([batch]), grouped=engine.grouped)
-                values = {**{n: v for n, v in found.items() if n not in values}, **values}
+                moves = {f"{player}_loss" for player in engine.players} | {"loss"}  # those come from the steps
+                values = {**{n: v for n, v in found.items() if n not in moves}, **values}
             if plan.validation is not None:
                 found = engine.measure(state, _validation(engine, state, plan))
                 values.update({f"valid_{name}": v for name, v in found.items()})

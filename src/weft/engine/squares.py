@@ -30,6 +30,7 @@ from weft.engine.vectorize import Mapper
 
 __all__ = ["Readout", "squares"]
 
+Scalars = list[tuple[Tensor, Tensor | None]]
 Readout = Callable[[Output, Batch], Iterable[tuple[Tensor, Tensor | None]]]
 """From an output to scalars of shape (n,) with weights of shape (n,) or None: what is differentiated,
 example by example, and how each square counts."""
@@ -114,6 +115,7 @@ def squares(
     batches: Iterable[Batch],
     readout: Readout,
     key: Tensor,
+    player: str = "",
 ) -> tuple[Params, float]:
     """Sums w_i (d s_i / d params)^2 over the examples of all batches, for every scalar s of `readout`.
 
@@ -123,6 +125,7 @@ def squares(
         batches: batches of rows, numbered.
         readout: which scalars, and the weight of each square.
         key: keys whatever the forward draws.
+        player: whose loss, in a game.
 
     Returns:
         The sums by parameter, and the examples' number (the sum of their weights).
@@ -133,23 +136,22 @@ def squares(
     objective.eval()
     general: set[str] | None = None
     mapper = Mapper()
+
+    def run(values: Params, batch: Batch) -> Scalars:
+        with keyed(key, batch["row"]), ambient():
+            output = functional_call(objective, (values, buffers), (batch, player) if player else (batch,))
+            return list(readout(output, batch))
+
     try:
         for batch in batches:
             examples += float(batch["weight"].sum()) if "weight" in batch else rows_of(batch)
-            rest = _layerwise(objective, params, others, buffers, batch, readout, key, total, general)
+            rest = _layerwise(run, objective, params, others, batch, total, general)
             general = rest if general is None else general
             if general:
-                _one_by_one(objective, params, others, buffers, batch, readout, key, total, general, mapper)
+                _one_by_one(run, params, others, batch, total, general, mapper)
     finally:
         objective.train(training)
     return total, examples
-
-
-def _run(
-    objective: Objective, values: Params, buffers: Params, batch: Batch, readout: Readout, key: Tensor
-) -> list[tuple[Tensor, Tensor | None]]:
-    with keyed(key, batch["row"]), ambient():
-        return list(readout(functional_call(objective, (values, buffers), (batch,)), batch))
 
 
 def _weighted(weight: Tensor | None, batch: Batch) -> Tensor | None:
@@ -160,13 +162,11 @@ def _weighted(weight: Tensor | None, batch: Batch) -> Tensor | None:
 
 
 def _layerwise(
+    run: Callable[[Params, Batch], Scalars],
     objective: Objective,
     params: Params,
     others: Params,
-    buffers: Params,
     batch: Batch,
-    readout: Readout,
-    key: Tensor,
     total: Params,
     general: set[str] | None,
 ) -> set[str]:
@@ -175,7 +175,7 @@ def _layerwise(
     taps = _Taps(objective, set(params) - (general or set()))
     try:
         with torch.enable_grad():
-            scalars = _run(objective, {**others, **leaves}, buffers, batch, readout, key)
+            scalars = run({**others, **leaves}, batch)
     finally:
         taps.close()
     rows = rows_of(batch)
@@ -219,13 +219,10 @@ def _agree(rule: Tensor, truth: Tensor) -> bool:
 
 
 def _one_by_one(
-    objective: Objective,
+    run: Callable[[Params, Batch], Scalars],
     params: Params,
     others: Params,
-    buffers: Params,
     batch: Batch,
-    readout: Readout,
-    key: Tensor,
     total: Params,
     names: set[str],
     mapper: Mapper,
@@ -236,12 +233,12 @@ def _one_by_one(
     single: Any = tree_map(lambda t: t.unsqueeze(1), batch)
 
     def scalars(values: Params, part: Batch, which: int) -> tuple[Tensor, Tensor]:
-        scalar, weight = _run(objective, {**fixed, **values}, buffers, part, readout, key)[which]
+        scalar, weight = run({**fixed, **values}, part)[which]
         weight = torch.ones_like(scalar) if weight is None else weight
         return scalar.sum(), weight.detach().sum()
 
     with torch.no_grad():
-        count = len(_run(objective, {**fixed, **chosen}, buffers, batch, readout, key))
+        count = len(run({**fixed, **chosen}, batch))
     rows = rows_of(batch)
     size = sum(p.numel() for p in chosen.values())
     chunk = max(1, min(rows, 2**26 // max(size, 1)))

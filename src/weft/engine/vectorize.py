@@ -14,6 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 __all__ = ["Mapper", "VectorizationWarning", "blame", "vectorized", "vectorizing"]
 
 _depth = threading.local()
+# What has no rule of its own is looped over inside torch.vmap; docs/vectorized.md tells, not a warning at each run.
+torch._C._functorch._set_vmap_fallback_warning_enabled(False)
 
 
 def vectorizing() -> bool:

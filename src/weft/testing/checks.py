@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.core.objective import Objective, Output, reduce
 from weft.core.random import key_of
-from weft.core.source import Batch, Field, Source, number_rows, rows_of, tree_map
+from weft.core.source import Batch, Source, number_rows, rows_of, tree_map
 from weft.core.strategy import Strategy
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
@@ -20,6 +20,7 @@ from weft.engine.gradients import base_loss
 from weft.engine.loop import Plan, train
 from weft.engine.optim import Optimizer
 from weft.sources import Arrays, Episodes
+from weft.sources.cast import Cast
 from weft.strategies import ERM
 
 __all__ = ["ContractError", "check_objective", "check_source", "check_strategy"]
@@ -79,23 +80,6 @@ def _trained(
     state = engine.init(seeds, torch.device("cpu"))
     train(engine, state, source, Plan(steps=steps, every=steps))
     return state
-
-
-class _Double(Source):
-    """A source in double precision, so that equality can be checked to rounding."""
-
-    def __init__(self, source: Source) -> None:
-        self.inner = source
-        self.grouped, self.episodic, self.epoch = source.grouped, source.episodic, source.epoch
-        self.stacks, self.resumes = source.stacks, source.resumes
-        self.spec = {
-            name: Field(f.shape, torch.float64 if f.dtype.is_floating_point else f.dtype, f.classes)
-            for name, f in source.spec.items()
-        }
-
-    def batches(self, state: Any) -> Any:
-        for batch in self.inner.batches(state):
-            yield tree_map(lambda t: t.double() if t.is_floating_point() else t, batch)
 
 
 def check_source(source: Source, *, steps: int = 3) -> None:
@@ -174,7 +158,7 @@ def check_objective(objective: Objective, source: Source) -> None:
         >>> check_objective(Regression(hidden=(8,)), Arrays(torch.randn(20, 3), torch.randn(20), batch_size=6))
     """
     _params_survive(objective)
-    source = _Double(source)
+    source = Cast(source, torch.float64)
     built = build(objective, source.spec, 0, torch.float64)
     params, buffers = initialize(built, 0, "reset")
     engine = _engine(built, ERM(), source)
@@ -238,7 +222,7 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     objective = objective if objective is not None else Classification(hidden=(8,))
     reason = strategy.refuses(objective)
     _expect(reason is None, f"expected a strategy that trains {type(objective).__name__}, got a refusal: {reason}")
-    source = _Double(source if source is not None else _material(strategy))
+    source = Cast(source if source is not None else _material(strategy), torch.float64)
     grouped = strategy.needs == "group" or strategy.per_group
     _expect(source.grouped or not grouped, "expected a grouped source for a strategy that works on groups")
 

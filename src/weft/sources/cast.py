@@ -1,0 +1,51 @@
+"""Any source in another floating-point precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from weft.core.source import Batch, Source, tree_map
+from weft.core.state import State
+
+__all__ = ["Cast"]
+
+
+class Cast(Source):
+    """Gives another source's batches with their floating-point fields in one dtype.
+
+    Args:
+        source: the other source.
+        dtype: what its floating-point fields become; the others stay as they are.
+
+    Example:
+        >>> from weft.data import sinusoids
+        >>> from weft.sources import Episodes
+        >>> Cast(Episodes(sinusoids), torch.float64).spec["x"].dtype
+        torch.float64
+    """
+
+    def __init__(self, source: Source, dtype: torch.dtype) -> None:
+        self.source, self.dtype = source, dtype
+        self.grouped, self.episodic, self.epoch = source.grouped, source.episodic, source.epoch
+        self.resumes, self.stacks = source.resumes, source.stacks
+        self.spec = {
+            name: replace(field, dtype=dtype) if field.dtype.is_floating_point else field
+            for name, field in source.spec.items()
+        }
+
+    def _cast(self, value: Tensor) -> Tensor:
+        return value.to(self.dtype) if value.is_floating_point() else value
+
+    def batches(self, state: State) -> Iterator[Batch]:
+        """The other source's batches."""
+        for batch in self.source.batches(state):
+            yield tree_map(self._cast, batch)
+
+    def once(self, state: State, rows: int) -> Iterator[Batch]:
+        """The other source's one pass."""
+        for batch in self.source.once(state, rows):
+            yield tree_map(self._cast, batch)

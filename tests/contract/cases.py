@@ -1,0 +1,94 @@
+"""The catalogue's objectives and strategies with small data, for the contract tests."""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import numpy as np
+import torch
+
+from weft import Optimizer
+from weft.attacks import PGD
+from weft.core.catalogue import entries
+from weft.data import CartPole, ring, sinusoids
+from weft.nets import MLP
+from weft.objectives import GAN, REINFORCE, Classification, LeastSquares, Regression
+from weft.sources import Arrays, Episodes, Rollouts
+from weft.strategies import ERM, EWC, MAML, AdversarialTraining, ANDMask
+
+rng = np.random.default_rng(0)
+ROWS = 120
+X = rng.normal(size=(ROWS, 5)).astype(np.float32)
+SITE = np.repeat([0, 1, 2], [50, 40, 30])  # unequal environments
+SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
+LABEL = (SCORE > 0).astype(int)
+VALUE = SCORE.astype(np.float32)
+
+
+def noisy(inputs, outputs):
+    """A net with what makes contracts hard: dropout and batch statistics."""
+    return MLP(inputs, outputs, hidden=(16,), dropout=0.1, batch_norm=True)
+
+
+@dataclass
+class Case:
+    """An objective, the data it learns from in each form, and how long it takes to show progress."""
+
+    make: Callable[[str], Any]
+    arrays: dict[str, Any] | None = None
+    source: Callable[[str], Any] | None = None
+    steps: int = 40
+    settings: dict[str, Any] = field(default_factory=dict)
+    episodes: Callable[[], Any] | None = None
+
+
+ADAM = Optimizer("adam", lr=0.01)
+OBJECTIVES = {
+    "classification": Case(
+        lambda net: Classification(noisy if net == "noisy" else None, hidden=(16,)),
+        {"X": X, "y": LABEL},
+        settings={"optimizer": ADAM},
+        episodes=lambda: Episodes((X, LABEL, SITE), tasks=6, shots=8, classes=2),
+    ),
+    "regression": Case(
+        lambda net: Regression(noisy if net == "noisy" else None, hidden=(16,)),
+        {"X": X, "y": VALUE},
+        settings={"optimizer": ADAM},
+        episodes=lambda: Episodes(sinusoids, tasks=6, shots=8),
+    ),
+    "least-squares": Case(lambda net: LeastSquares(), {"X": X, "y": VALUE}),
+    "gan": Case(
+        lambda net: GAN(latent=2, hidden=(32,)),
+        {"X": ring(ROWS, sigma=0.05)},
+        steps=150,
+    ),
+    "reinforce": Case(
+        lambda net: REINFORCE(hidden=(16,)),
+        source=lambda kind: Rollouts([CartPole(), CartPole()] if kind == "groups" else CartPole(), envs=16, horizon=60),
+        steps=20,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+    ),
+}
+
+STRATEGIES = {
+    "erm": ERM(),
+    "and-mask": ANDMask(threshold=0.4),
+    "and-mask, every example": ANDMask(threshold=0.05, each="example"),
+    "ewc": EWC(strength=1.0),
+    "maml": MAML(inner_lr=0.05),
+    "adversarial-training": AdversarialTraining(PGD(eps=0.05)),
+}
+
+SOURCES = {
+    "arrays": lambda: Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=25, classes=2),
+    "arrays, grouped": lambda: Arrays(torch.as_tensor(X), environment=SITE, batch_size=25, grouped=True),
+    "arrays, held out": lambda: Arrays(torch.as_tensor(X), batch_size=25, holdout=0.25),
+    "arrays, weighted": lambda: Arrays(torch.as_tensor(X), weight=torch.rand(ROWS) + 0.1, batch_size=7),
+    "episodes": lambda: Episodes(sinusoids, tasks=3, shots=4, queries=5),
+    "episodes, arrays": lambda: Episodes((X, LABEL, SITE), tasks=3, shots=4, classes=2),
+}
+
+
+def missing():
+    """Names in the catalogue that have no case here: a new method must join the contract."""
+    known = {"objectives": set(OBJECTIVES), "strategies": {n.partition(",")[0] for n in STRATEGIES}}
+    return {f: sorted({e.name for e in entries(f)} - names) for f, names in known.items()}

@@ -1,0 +1,283 @@
+"""The contract over the whole catalogue."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from weft import Learner, weave
+from weft.core.catalogue import FAMILIES, entries
+from weft.nets import MLP
+from weft.objectives import Classification
+from weft.sources import Arrays
+from weft.strategies import EWC, MAML, ANDMask
+from weft.testing import ContractError, check_objective, check_source, check_strategy, pairwise, vectorization_table
+from weft.testing.vectorization import LAYERS
+
+from .cases import LABEL, OBJECTIVES, SITE, SOURCES, STRATEGIES, X, missing
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+SUPPORT = json.loads((HERE / "support.json").read_text())
+
+
+def test_the_whole_catalogue_is_under_contract():
+    assert missing() == {"objectives": [], "strategies": []}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_entry_is_documented(family):
+    for entry in entries(family):
+        assert entry.summary.endswith("."), entry
+        assert entry.cls.__doc__, entry
+        if family in ("objectives", "strategies"):
+            assert entry.reference, f"{entry.name} names no reference"
+            assert ">>> " in entry.cls.__doc__, f"{entry.name} has no example"
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_objectives(name):
+    case = OBJECTIVES[name]
+    if case.source is not None:
+        source = case.source("flat")
+    else:
+        y = case.arrays.get("y")
+        labels = None if y is None else torch.as_tensor(y)
+        source = Arrays(torch.as_tensor(case.arrays["X"]), labels, batch_size=12, classes=2 if y is LABEL else None)
+    check_objective(case.make("plain"), source)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategies(name):
+    check_strategy(STRATEGIES[name])
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        weave(EWC(strength=2.0), ANDMask(threshold=0.5)),
+        weave(MAML(inner_lr=0.1), ANDMask(threshold=0.5)),
+        weave(STRATEGIES["adversarial-training"], EWC(), ANDMask(threshold=0.5)),
+        weave(STRATEGIES["adversarial-training"], MAML(inner_lr=0.1)),
+    ],
+    ids=repr,
+)
+def test_weaves(strategy):
+    check_strategy(strategy)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources(name):
+    check_source(SOURCES[name]())
+
+
+# --- the cross ---------------------------------------------------------------------------------------
+
+FACTORS = {
+    "strategy": list(STRATEGIES),
+    "objective": list(OBJECTIVES),
+    "replicas": [None, 2],
+    "net": ["plain", "noisy"],
+    "dtype": ["float32", "float64"],
+    "weighting": ["example", "group"],
+}
+
+
+def test_refusals_are_the_committed_ones():
+    """A change may not add a refusal silently, nor change its reason."""
+    found = {}
+    for name, strategy in STRATEGIES.items():
+        reasons = {o: strategy.refuses(case.make("plain")) for o, case in OBJECTIVES.items()}
+        found[name] = {o: f"refused: {reason}" if reason else "trains" for o, reason in reasons.items()}
+    assert found == SUPPORT
+    page = (ROOT / "docs" / "support.md").read_text()
+    for name, row in SUPPORT.items():
+        assert name in page
+        for cell in row.values():
+            assert cell in page
+
+
+def train(strategy, objective, replicas=None, net="plain", dtype="float32", weighting="example"):
+    chosen, case = STRATEGIES[strategy], OBJECTIVES[objective]
+    learner = Learner(
+        case.make(net),
+        strategy=chosen,
+        steps=300 if chosen.episodic else case.steps,
+        batch_size=30,
+        replicas=replicas,
+        dtype=dtype,
+        weighting=weighting,
+        random_state=0,
+        **case.settings,
+    )
+    grouped = chosen.needs == "group" or chosen.per_group
+    if chosen.episodic and case.episodes is not None:
+        learner.fit(case.episodes())
+    elif case.source is not None:
+        source = case.source("groups" if grouped else "flat")
+        learner.partial_fit(source, task="first").partial_fit(source, task="second")
+    else:
+        environment = SITE if grouped else None
+        for task in ("first", "second"):
+            learner.partial_fit(**case.arrays, environment=environment, task=task)
+    return learner
+
+
+def improves(learner):
+    """The progress measure, in the median over replicas, is better at the end than at the start."""
+    objective = learner._objective()
+    if hasattr(objective, "solve"):
+        return learner.score(X, learner.predict(X)) > 0.99
+    name, direction = objective.progress
+    column = learner.history_[name if name in learner.history_[0] else "loss"]
+    values = column if column.ndim == 1 else np.median(column, axis=1)
+    tenth = max(1, len(values) // 10)
+    start, end = values[:tenth].mean(), values[-2 * tenth :].mean()
+    return end < start if direction == "min" else end > start
+
+
+def check_cell(strategy, objective, **settings):
+    cell = SUPPORT[strategy][objective]
+    if cell != "trains":
+        reason = cell.removeprefix("refused: ")
+        with pytest.raises(ValueError) as caught:
+            train(strategy, objective, **settings)
+        assert reason in str(caught.value)
+        return
+    if STRATEGIES[strategy].needs == "example" and settings.get("net") == "noisy":
+        settings["net"] = "plain"  # single examples have no batch statistics, see below
+    learner = train(strategy, objective, **settings)
+    assert improves(learner), learner.history_.to_frame()
+
+
+@pytest.mark.parametrize("cell", pairwise(FACTORS), ids=lambda c: "-".join(map(str, c.values())))
+def test_pairs(cell):
+    check_cell(**cell)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", FACTORS["strategy"])
+@pytest.mark.parametrize("objective", FACTORS["objective"])
+@pytest.mark.parametrize("replicas", FACTORS["replicas"])
+@pytest.mark.parametrize("net", FACTORS["net"])
+@pytest.mark.parametrize("dtype", FACTORS["dtype"])
+@pytest.mark.parametrize("weighting", FACTORS["weighting"])
+def test_full_cross(strategy, objective, replicas, net, dtype, weighting):
+    check_cell(strategy, objective, replicas=replicas, net=net, dtype=dtype, weighting=weighting)
+
+
+def test_single_examples_have_no_batch_statistics():
+    net = lambda i, o: MLP(i, o, hidden=(8,), batch_norm=True)
+    learner = Learner(Classification(net), strategy=ANDMask(each="example"), steps=1)
+    with pytest.raises(ValueError, match=r"one example at a time.*BatchNorm1d"):
+        learner.fit(X, LABEL)
+
+
+# --- what is vectorized ------------------------------------------------------------------------------
+
+
+def test_the_table_of_what_is_vectorized_is_the_committed_one():
+    page = (ROOT / "docs" / "vectorized.md").read_text()
+    assert vectorization_page(vectorization_table()) == page
+
+
+def vectorization_page(rows):
+    lines = [
+        "# What is vectorized",
+        "",
+        "Made by `python -m tests.contract.pages`: each layer is tried over environments (group gradients) and over",
+        "replicas. A *loop* gives the same result more slowly, and says so once.",
+        "",
+        "| layer | groups | replicas |",
+        "|---|---|---|",
+        *(f"| `{r['layer']}` | {r['groups']} | {r['replicas']} |" for r in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.filterwarnings("ignore::weft.engine.VectorizationWarning")
+def test_a_vectorized_layer_gives_what_a_single_run_gives(layer):
+    x = torch.randn(12, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = (x[:, 0] > 0).long()
+    settings = {"epochs": 2, "batch_size": None, "dtype": "float64", "strategy": ANDMask(threshold=0.3)}
+    make = LAYERS[layer]
+    many = Learner(Classification(make), replicas=2, random_state=0, **settings).fit(x, y, environment=[0, 1, 2] * 4)
+    single = Learner(Classification(make), random_state=1, **settings).fit(x, y, environment=[0, 1, 2] * 4)
+    np.testing.assert_allclose(many.replica(1).predict_proba(x), single.predict_proba(x), rtol=1e-7)
+
+
+# --- the checks themselves can fail ------------------------------------------------------------------
+
+
+class Reduced(Classification):
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        output.losses = output.losses.mean()
+        return output
+
+
+class Coupled(Classification):
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        output.losses = output.losses - output.losses.mean()
+        return output
+
+
+class Ambient(Classification):
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        output.losses = output.losses * float(np.random.default_rng().uniform())
+        return output
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [(Reduced, "one loss per row"), (Coupled, "decomposable = False"), (Ambient, "the same key twice")],
+)
+def test_a_broken_objective_is_caught(broken, message):
+    source = Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=12, classes=2)
+    with pytest.raises(ContractError, match=message):
+        check_objective(broken(hidden=(8,)), source)
+
+
+class Biased(ANDMask):
+    def combine(self, gradients, losses, weights, state):
+        masked, state = super().combine(gradients, losses, weights, state)
+        return {n: 1.01 * g for n, g in masked.items()}, state
+
+
+class Counting(ANDMask):
+    """Keeps state where the engine cannot see it."""
+
+    calls = 0
+
+    def combine(self, gradients, losses, weights, state):
+        Counting.calls += 1
+        return {n: g.mean(0) / Counting.calls for n, g in gradients.items()}, state
+
+
+@pytest.mark.parametrize(("broken", "message"), [(Biased, "against ERM"), (Counting, "replica 1")])
+def test_a_broken_strategy_is_caught(broken, message):
+    with pytest.raises(ContractError, match=message):
+        check_strategy(broken(threshold=0.5))
+
+
+class Shuffled(Arrays):
+    def batches(self, state):
+        while True:
+            yield {"x": self.fields["x"][np.random.default_rng().permutation(len(X))[:5]]}
+
+
+class Spoiled(Arrays):
+    def batches(self, state):
+        for batch in super().batches(state):
+            yield {**batch, "x": batch["x"][:, :2]}
+
+
+@pytest.mark.parametrize(("broken", "message"), [(Shuffled, "the same seed twice"), (Spoiled, "expected 'x' like")])
+def test_a_broken_source_is_caught(broken, message):
+    with pytest.raises(ContractError, match=message):
+        check_source(broken(torch.as_tensor(X), batch_size=5))
