@@ -3,7 +3,7 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from weft import Classifier, Learner, Regressor
+from weft import Classifier, Learner, Optimizer, Regressor
 from weft.objectives import Classification, Regression
 
 STRICT = {"dtype": "float64", "batch_size": None}
@@ -19,7 +19,12 @@ def array_api(monkeypatch):
 
 
 @parametrize_with_checks(
-    [Classifier(**STRICT), Regressor(**STRICT), Learner(Classification(), **STRICT), Learner(Regression(), **STRICT)]
+    [
+        Classifier(**STRICT),
+        Regressor(**STRICT),
+        Learner(Classification(hidden=(32,)), epochs=15, optimizer=Optimizer("adam", lr=0.02), **STRICT),
+        Learner(Regression(hidden=(32,)), epochs=15, optimizer=Optimizer("adam", lr=0.02), **STRICT),
+    ]
 )
 def test_every_check_passes_in_double_precision_with_full_batches(estimator, check):
     check(estimator)

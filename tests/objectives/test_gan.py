@@ -100,8 +100,8 @@ def test_the_optimal_critic_is_p_over_p_plus_q():
     rows = torch.as_tensor(grid[:, None], dtype=torch.float32)
     error = np.abs(state.call("discriminate", rows, key=key_of(0)).numpy() - p / (p + q))
     print(f"optimal critic: largest error {error.max():.3f}, mean {error.mean():.3f}")
-    assert error.max() < 0.06  # measured: .02; the optimum itself runs from .04 to .95
-    assert error.mean() < 0.02
+    assert error.max() < 0.05  # measured: .015, and .004 on average; the optimum runs from .07 to .83
+    assert error.mean() < 0.015
     # Its loss at the optimum is log 4 - 2 JS(p, q).
     mixture = 0.5 * (p + q)
     divergence = np.trapezoid(0.5 * p * np.log(p / mixture) + 0.5 * q * np.log(q / mixture), grid)
@@ -110,7 +110,9 @@ def test_the_optimal_critic_is_p_over_p_plus_q():
 
 def test_a_replica_is_the_single_run_with_its_seed():
     def learner(**settings):
-        return Learner(GAN(latent=2, hidden=(16,), critic_steps=2), steps=12, batch_size=32, dtype="float64", **settings)
+        return Learner(
+            GAN(latent=2, hidden=(16,), critic_steps=2), steps=12, batch_size=32, dtype="float64", **settings
+        )
 
     data = ring(100)
     together = learner(replicas=3, random_state=4).fit(data)
@@ -133,10 +135,10 @@ def test_a_game_of_single_example_gradients_is_the_game():
 def test_replicas_recover_the_modes_of_a_ring():
     """Eight Gaussians at radius 1, deviation .05; 1,000 steps with the defaults.
 
-    Measured for seeds 0 to 5: 8 modes of 8 in each, 63% to 85% of the samples within 3 deviations (98.9%
-    of the data are); untrained: no mode at all.
+    Measured for seeds 0 to 3: 8 modes of 8 in each, 54% to 85% of the samples within 3 deviations (98.9%
+    of the data are); for seeds 100 to 107, which no setting was chosen on: 8 of 8 in each, 72% to 85%.
     """
-    sigma, seeds = 0.05, 6
+    sigma, seeds = 0.05, 4
     data = ring(10_000, sigma=sigma)
 
     def covered(steps):
@@ -187,7 +189,10 @@ def test_energy_distance_is_unbiased_blocked_and_vectorized():
     shifted = torch.vmap(energy_distance)(x, y + torch.tensor([1.0, 0.0]))
     single = torch.stack([energy_distance(a, b + torch.tensor([1.0, 0.0])) for a, b in zip(x, y, strict=True)])
     assert torch.allclose(shifted, single)
-    parts = [energy_distance(x[0][s], y[0][s]) * (s.stop - s.start) for s in (slice(0, 512), slice(512, 1024), slice(1024, 1100))]
+    parts = [
+        energy_distance(x[0][s], y[0][s]) * (s.stop - s.start)
+        for s in (slice(0, 512), slice(512, 1024), slice(1024, 1100))
+    ]
     assert torch.allclose(energy_distance(x[0], y[0]), sum(parts) / 1100, atol=1e-6)
 
 
