@@ -1,7 +1,8 @@
 """The catalogue's objectives and strategies with small data, for the contract tests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import torch

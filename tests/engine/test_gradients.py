@@ -81,7 +81,7 @@ def naive(built, params, buffers, batch):
     with keyed(KEY, batch["row"]), ambient():
         losses = module(batch).losses
     reduce(losses, batch.get("weight")).backward()
-    return {n: p.grad for n, p in module.named_parameters()}, {n: b for n, b in module.named_buffers()}
+    return {n: p.grad for n, p in module.named_parameters()}, dict(module.named_buffers())
 
 
 def close(a, b):
@@ -124,9 +124,7 @@ def test_group_gradients_are_the_loop(make):
     for name in after:
         stacked = torch.stack([s[1][name] for s in singles])
         expected = (
-            stacked.amax(0)
-            if not stacked.is_floating_point()
-            else torch.tensordot(mass / mass.sum(), stacked, dims=1)
+            stacked.amax(0) if not stacked.is_floating_point() else torch.tensordot(mass / mass.sum(), stacked, dims=1)
         )
         torch.testing.assert_close(after[name], expected)
 

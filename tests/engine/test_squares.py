@@ -74,7 +74,11 @@ NETS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
     "conv2d": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 2, dilation=2), nn.Flatten(), nn.Linear(2, 3)
+            nn.Conv2d(2, 3, 3, stride=2, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(3, 2, 2, dilation=2),
+            nn.Flatten(),
+            nn.Linear(2, 3),
         ),
         (2, 5, 5),
     ),

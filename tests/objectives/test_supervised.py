@@ -38,7 +38,7 @@ def test_a_linear_net_descends_to_the_closed_form(ridge):
     """Full batch; weight decay lambda on the mean of half squared errors is ridge = n lambda."""
     z = (X - X.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(X.T))).T  # well conditioned
     optimizer = Optimizer("sgd", lr=0.5, weight_decay=ridge / 60, groups={"*.bias": {"weight_decay": 0.0, "lr": 0.5}})
-    net = Learner(Regression("linear"), optimizer=optimizer, steps=400, batch_size=None, dtype="float64", random_state=0)
+    net = Learner(Regression("linear"), optimizer=optimizer, steps=400, batch_size=None, dtype="float64")
     net.fit(z, Y)
     truth = (Ridge(alpha=ridge) if ridge else LinearRegression()).fit(z, Y)
     np.testing.assert_allclose(net.predict(z), truth.predict(z), rtol=1e-8)

@@ -127,7 +127,9 @@ def test_two_tasks_in_sequence_are_the_joint_posterior():
     np.testing.assert_allclose(total, np.diag(design.T @ design)[1:])
     # without it, the second task alone
     plain = Learner(Regression("linear"), optimizer=Optimizer("sgd", lr=0.08), steps=4000, batch_size=None)
-    plain.set_params(dtype="float64", random_state=0).partial_fit(x1, y1, task="first").partial_fit(x2, y2, task="second")
+    plain.set_params(dtype="float64", random_state=0).partial_fit(x1, y1, task="first").partial_fit(
+        x2, y2, task="second"
+    )
     alone = np.linalg.lstsq(design[30:], y2, rcond=None)[0]
     np.testing.assert_allclose(plain._runs[0][1].params["net.1.weight"][0], alone[1:], rtol=1e-6)
     assert np.abs(alone - joint).max() > 1e-2

@@ -83,7 +83,9 @@ def test_nested_weaves_are_flat():
 
 
 def test_losses_are_wrapped_left_to_right():
-    out = weave(Add(shift=1.0), Add(scale=10.0)).wrap(lambda p, b: type("O", (), {"losses": torch.ones(1)})(), {"add": {}, "add2": {}})
+    out = weave(Add(shift=1.0), Add(scale=10.0)).wrap(
+        lambda p, b: type("O", (), {"losses": torch.ones(1)})(), {"add": {}, "add2": {}}
+    )
     assert float(out({}, {}).losses) == 20.0
 
 

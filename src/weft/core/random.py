@@ -157,9 +157,7 @@ class keyed:
     def __exit__(self, *exc: Any) -> None:
         _frames.stack.pop()
 
-    def stream(
-        self, shape: Sequence[int], where: int | str, rows: Tensor | None
-    ) -> tuple[Tensor, tuple[int, ...]]:
+    def stream(self, shape: Sequence[int], where: int | str, rows: Tensor | None) -> tuple[Tensor, tuple[int, ...]]:
         """The keys for a draw of `shape`, and what remains of the shape: one stream per row where
         the leading axis is the batch's rows (or a whole multiple: rows times positions), else one."""
         key = fold(self.key, where)

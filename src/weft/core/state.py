@@ -34,6 +34,7 @@ class State:
         active: whether training goes on; false once stopped early or diverged.
         stopped: why each stopped replica stopped, by number (0 for a single run).
         best: the best progress so far, the parameters and buffers then, and evaluations since.
+        tally: since the last record: the sum of each loss with its number of steps, and who was active.
         tasks: names of the tasks that were consolidated, in order.
         act: answers a capability of the objective at the current parameters; set by the engine.
     """
@@ -50,12 +51,18 @@ class State:
     active: Tensor = field(default_factory=lambda: torch.tensor(True))
     stopped: dict[int, str] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)
+    tally: dict[str, Any] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
     act: Callable[..., Any] | None = None
 
     @property
     def device(self) -> torch.device:
         return self.seeds.device
+
+    @property
+    def diverged(self) -> set[int]:
+        """The replicas that have diverged."""
+        return {k for k, why in self.stopped.items() if why.startswith("diverged")}
 
     def key(self, *places: int | str) -> Tensor:
         """The key of a place at the current step, for each replica."""

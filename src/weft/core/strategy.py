@@ -33,9 +33,7 @@ class Local:
             number of examples; the loss is the objective's own, not the wrapped one, in evaluation mode.
     """
 
-    def __init__(
-        self, objective: Objective, params: Params, squares: Callable[..., tuple[Params, float]]
-    ) -> None:
+    def __init__(self, objective: Objective, params: Params, squares: Callable[..., tuple[Params, float]]) -> None:
         self.objective = objective
         self.params = params
         self.squares = squares
@@ -82,7 +80,7 @@ class Strategy(Configured):
     def refuses(self, objective: Objective) -> str | None:
         """The mathematical reason why it cannot train this objective, or None."""
         if hasattr(objective, "solve") and any(self.does(verb) for verb in _VERBS):
-            return "its minimizer of the mean loss is found in closed form, so no loss, gradient or step is there to change"
+            return "the mean loss has its minimizer in closed form, so no loss, gradient or step is there to change"
         if self.needs == "example" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
         for name in sorted(self.reads):
@@ -138,7 +136,7 @@ class Weave(Strategy):
 
     def __init__(self, *parts: Strategy) -> None:
         self.parts = parts
-        self.names = []
+        self.names: list[str] = []
         for part in parts:
             if not isinstance(part, Strategy):
                 raise TypeError(f"expected strategies, such as weave(EWC(), ANDMask()), got {part!r}")

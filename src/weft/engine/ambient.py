@@ -180,7 +180,9 @@ def _fresh_like(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _torch_normal(_: ambient, call: int, mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> Tensor:
     like = mean if isinstance(mean, Tensor) else std
-    shape = size if size is not None else torch.broadcast_shapes(*(v.shape for v in (mean, std) if isinstance(v, Tensor)))
+    shape = (
+        size if size is not None else torch.broadcast_shapes(*(v.shape for v in (mean, std) if isinstance(v, Tensor)))
+    )
     dtype = like.dtype if isinstance(like, Tensor) else torch.get_default_dtype()
     return mean + std * normal(shape, place=call, dtype=dtype)
 

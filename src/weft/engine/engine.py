@@ -24,7 +24,7 @@ from weft.engine.vectorize import vectorized
 __all__ = ["Diverged", "Engine"]
 
 
-class Diverged(FloatingPointError):
+class Diverged(FloatingPointError):  # noqa: N818 (what happened, not what went wrong)
     """Every replica's loss or gradient has become NaN or infinite."""
 
 
@@ -82,7 +82,12 @@ class Engine:
         self.swept = swept
         self.players = objective.players or ("",)
         self.names = {player: self._trained(player) for player in self.players}
-        options = {"grouped": grouped, "weighting": weighting, "pieces": pieces, "memory": memory // (replicas or 1)}
+        options: dict[str, Any] = {
+            "grouped": grouped,
+            "weighting": weighting,
+            "pieces": pieces,
+            "memory": memory // (replicas or 1),
+        }
         self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
         self._method = _Method(objective)
         self._refuse_batch_statistics()
@@ -242,7 +247,7 @@ class Engine:
             if going and not ok:
                 state.stopped[k] = f"diverged at step {state.step}: the loss{where} or its gradient is not finite"
         state.active = state.active & fine
-        if not bool(state.active.any()) and all("diverged" in reason for reason in state.stopped.values()):
+        if len(state.diverged) == (state.replicas or 1):
             raise Diverged(
                 f"expected finite losses, got NaN or infinity: {state.stopped[max(state.stopped)]}; lower the learning "
                 "rate, clip the gradient (clip=1.0), or look for extreme values in the data"
@@ -382,5 +387,3 @@ def _with_rows(batch: Batch, numbered: Batch, replicas: int) -> Batch:
         else:
             merged[name] = batch[name] if name in batch else value.expand(replicas, *value.shape)
     return merged
-
-

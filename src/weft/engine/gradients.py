@@ -6,6 +6,8 @@ Everything here is a pure function of tensors, so that the step around it can be
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -62,7 +64,8 @@ def _differentiate(function: Callable[[Params], Value], params: Params, transfor
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
         value, aux = function(leaves)
-        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        known = value.requires_grad  # a constant (a penalty before the first task) has gradient zero
+        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if known else [None] * len(leaves)
     gradient = {
         name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves.items(), found, strict=True)
     }
@@ -199,7 +202,7 @@ class Gradient:
 
             def scalar(p: Params, part: Batch = part, shares: Tensor = weights[window]) -> Value:
                 spread = _spread(buffers, len(shares))
-                losses, after = self.mapper(lambda b, g: each(p, b, g), (0, 0), spread, part)
+                losses, after = self.mapper(partial(each, p), (0, 0), spread, part)
                 return (shares * losses).sum(), after
 
             piece, (loss_value, after) = _differentiate(scalar, params, self.transform)
@@ -248,7 +251,7 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
     edges = [i * rows // pieces for i in range(pieces + 1)]
     return [
         tree_map(lambda t: t[a:b], batch)  # noqa: B023 (used before the next turn)
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        for a, b in pairwise(edges)
         if b > a
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,42 +71,29 @@ def _plain(value: Tensor) -> Any:
     return value.item() if value.dim() == 0 else value.detach().double().cpu().numpy()
 
 
-def train(engine: Engine, state: State, source: Source, plan: Plan) -> History:
-    """Trains until the plan's steps are made or every replica has stopped."""
-    history = History()
-    state.origin = state.step
+def train(engine: Engine, state: State, source: Source, plan: Plan, history: History | None = None) -> History:
+    """Trains until the plan's steps are made or every replica has stopped.
+
+    With the `history` of an interrupted training, goes on from the state that was kept with it.
+    """
+    if history is None:
+        history, state.origin, state.tally = History(), state.step, {}
     end = state.origin + plan.steps
-    started = time.perf_counter()
+    started = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
     stream = engine.batches(source, state)
     try:
         while state.step < end and bool(state.active.any()):
-            count = min(plan.every, end - state.step)
-            going = state.active.clone()
-            sums: dict[str, Tensor] = {}
-            turns: dict[str, int] = {}
-            batch: Batch = {}
-            for _ in range(count):
-                batch = next(stream)
-                for name, loss in engine.step(state, batch).items():
-                    sums[name] = sums.get(name, 0.0) + loss
-                    turns[name] = turns.get(name, 0) + 1
-            record: dict[str, Any] = {"step": state.step, "epoch": len(history) + 1}
-            values = {name: total / turns[name] for name, total in sums.items()}
-            if not source.episodic:
-                found = engine.measure(state, iter([batch]), grouped=engine.grouped)
-                moves = {f"{player}_loss" for player in engine.players} | {"loss"}  # those come from the steps
-                values = {**{n: v for n, v in found.items() if n not in moves}, **values}
-            if plan.validation is not None:
-                found = engine.measure(state, _validation(engine, state, plan))
-                values.update({f"valid_{name}": v for name, v in found.items()})
-            blank = ~going  # a replica that had stopped before has nothing to report
-            shown = {n: torch.where(blank, math.nan, v) if v.dim() else v for n, v in values.items()}
-            record.update({name: _plain(v) for name, v in shown.items()})
-            record["seconds"] = time.perf_counter() - started
-            history.append(record)
-            _keep_best(engine, state, plan, values)
-            for observer in plan.observers:
-                observer(record)
+            state.tally.setdefault("going", state.active.clone())
+            batch = next(stream)
+            for name, loss in engine.step(state, batch).items():
+                total, turns = state.tally.get(name, (0.0, 0))
+                state.tally[name] = (total + loss, turns + 1)
+            if (state.step - state.origin) % plan.every == 0 or state.step == end:
+                record = _record(engine, state, source, plan, batch)
+                record = {"step": state.step, "epoch": len(history) + 1, **record}
+                history.append({**record, "seconds": time.perf_counter() - started})
+                for observer in plan.observers:
+                    observer(history[-1])
     except Diverged:
         history.append({"step": state.step, "epoch": len(history) + 1, "seconds": time.perf_counter() - started})
         if state.replicas is None:
@@ -118,10 +105,21 @@ def train(engine: Engine, state: State, source: Source, plan: Plan) -> History:
     return history
 
 
-def _validation(engine: Engine, state: State, plan: Plan) -> Iterator[Batch]:
-    if plan.validation is None:
-        return
-    yield from plan.validation.once(state, plan.rows)
+def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Batch) -> dict[str, Any]:
+    """The mean losses since the last record, and the measures now; early stopping looks at them."""
+    going = state.tally.pop("going")
+    values = {name: total / turns for name, (total, turns) in state.tally.items()}
+    state.tally = {}
+    if not source.episodic:
+        found = engine.measure(state, iter([batch]), grouped=engine.grouped)
+        moves = {f"{player}_loss" for player in engine.players} | {"loss"}  # those come from the steps
+        values.update({n: v for n, v in found.items() if n not in moves})
+    if plan.validation is not None:
+        found = engine.measure(state, plan.validation.once(state, plan.rows))
+        values.update({f"valid_{name}": v for name, v in found.items()})
+    _keep_best(engine, state, plan, values)
+    # A replica that had stopped before has nothing to report.
+    return {n: _plain(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
 
 
 def progress_of(engine: Engine, values: dict[str, Any]) -> tuple[str, Any]:

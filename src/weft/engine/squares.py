@@ -40,7 +40,12 @@ def _patches(layer: nn.Module, a: Tensor, rows: int) -> Tensor | None:
     """A layer's input as (n, inputs, positions), or None where no rule is written for it."""
     if isinstance(layer, nn.Linear):
         return _by_row(a, rows)
-    if a.shape[0] == rows and isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros":
+    if (
+        a.shape[0] == rows
+        and isinstance(layer, nn.Conv1d | nn.Conv2d)
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+    ):
         if isinstance(layer.padding, str):
             return None
         flat = isinstance(layer, nn.Conv1d)
@@ -188,7 +193,9 @@ def _layerwise(
         found = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
         truth: dict[str, Tensor | None] = {}
         if check is not None:
-            mixed = torch.autograd.grad((scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True)
+            mixed = torch.autograd.grad(
+                (scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True
+            )
             truth = dict(zip(leaves, mixed, strict=True))
         weight = _weighted(None if weight is None else weight.detach(), batch)
         for (name, (layer, a, _)), g in zip(layers.items(), found, strict=True):
@@ -250,6 +257,6 @@ def _one_by_one(
                 return grad(lambda v: scalars(v, row, which), has_aux=True)(chosen)
 
             gradients, weight = mapper(one, (0,), part)
-            weight = _weighted(weight, tree_map(lambda t: t.squeeze(1), part))
+            counted: Any = _weighted(weight, tree_map(lambda t: t.squeeze(1), part))
             for name, g in gradients.items():
-                total[name] += torch.tensordot(weight.to(g.dtype), g.square(), dims=1)
+                total[name] += torch.tensordot(counted.to(g.dtype), g.square(), dims=1)

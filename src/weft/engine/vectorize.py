@@ -15,7 +15,7 @@ __all__ = ["Mapper", "VectorizationWarning", "blame", "vectorized", "vectorizing
 
 _depth = threading.local()
 # What has no rule of its own is looped over inside torch.vmap; docs/vectorized.md tells, not a warning at each run.
-torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
 
 
 def vectorizing() -> bool:

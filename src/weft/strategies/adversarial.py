@@ -46,7 +46,9 @@ class AdversarialTraining(Strategy):
         if "x" not in objective.fields:
             return "it moves the inputs x, and this objective's batches are drawn by the learner's own actions"
         if objective.players:
-            return "it raises one loss by moving the inputs, and in a game what raises one player's loss lowers another's"
+            return (
+                "it raises one loss by moving the inputs, and in a game what raises one player's loss lowers another's"
+            )
         return super().refuses(objective)
 
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:

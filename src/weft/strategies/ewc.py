@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor, distributions
 
 from weft.core import random
@@ -81,12 +80,10 @@ class EWC(Strategy):
         return {"tasks": {}}
 
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
-        terms = [
-            (task["precision"][name] * (p - task["anchor"][name]).square()).sum()
-            for task in state["tasks"].values()
-            for name, p in params.items()
-        ]
-        total = torch.stack(terms).sum() if terms else sum(p.sum() * 0.0 for p in params.values())
+        total = next(iter(params.values())).new_zeros(())
+        for task in state["tasks"].values():
+            for name, p in params.items():
+                total = total + (task["precision"][name] * (p - task["anchor"][name]).square()).sum()
         return 0.5 * self.strength * total
 
     def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:

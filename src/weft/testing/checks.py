@@ -66,8 +66,8 @@ def _engine(
 ) -> Engine:
     players = objective.players or ("",)
     optimizers = {player: Optimizer("sgd", lr=0.05) for player in players}
-    kind = {"grouped": source.grouped, "episodic": source.episodic}
-    return Engine(objective, strategy, optimizers, replicas=replicas, **kind, **options)
+    options = {"grouped": source.grouped, "episodic": source.episodic, **options}
+    return Engine(objective, strategy, optimizers, replicas=replicas, **options)
 
 
 def _trained(
@@ -268,4 +268,3 @@ def _material(strategy: Strategy) -> Source:
         return Episodes((x, y, environment), tasks=4, shots=4, classes=2)
     grouped = strategy.needs == "group" or strategy.per_group
     return Arrays(x, y, environment=environment, grouped=grouped, batch_size=6, classes=2)
-

@@ -21,12 +21,9 @@ def pairwise(factors: dict[str, Sequence[Hashable]]) -> list[dict[str, Any]]:
     open_pairs = {(a, x, b, y) for a, b in pairs for x in factors[a] for y in factors[b]}
     everything = [dict(zip(names, values, strict=True)) for values in itertools.product(*factors.values())]
     chosen = []
+    held = [{(a, case[a], b, case[b]) for a, b in pairs} for case in everything]
     while open_pairs:
-
-        def gain(case: dict[str, Any]) -> int:
-            return sum((a, case[a], b, case[b]) in open_pairs for a, b in pairs)
-
-        best = max(everything, key=gain)
-        chosen.append(best)
-        open_pairs -= {(a, best[a], b, best[b]) for a, b in pairs}
+        best = max(range(len(everything)), key=lambda i: len(held[i] & open_pairs))
+        chosen.append(everything[best])
+        open_pairs -= held[best]
     return chosen

@@ -13,7 +13,7 @@ __all__ = ["LAYERS", "vectorization_table"]
 
 
 class _Recurrent(nn.Module):
-    def __init__(self, cell: type[nn.RNNBase]) -> None:
+    def __init__(self, cell: Callable[..., nn.Module]) -> None:
         super().__init__()
         self.cell = cell(1, 4, batch_first=True)
         self.head = nn.Linear(4, 2)
@@ -74,9 +74,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "RNN": lambda: _Recurrent(nn.RNN),
     "GRU": lambda: _Recurrent(nn.GRU),
     "LSTM": lambda: _Recurrent(nn.LSTM),
-    "spectral_norm": lambda: nn.Sequential(
-        nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4)), nn.Linear(4, 2)
-    ),
+    "spectral_norm": lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4)), nn.Linear(4, 2)),
     "weight_norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 4)), nn.Linear(4, 2)),
 }
 
