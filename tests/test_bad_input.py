@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from weft import Classifier, Learner, Optimizer, Regressor, weave
-from weft.objectives import Classification, Regression
+from weft.objectives import GAN, Classification, Regression
 from weft.sources import Arrays
 from weft.strategies import MAML, ANDMask
 
@@ -269,6 +269,14 @@ CASES = {
     "players of a game of one": (
         lambda: classifier(optimizer={"generator": "adam"}).fit(X, LABELS),
         r"Classification has one player, got optimizers by player \('generator'\); pass the optimizer itself",
+    ),
+    "an unknown player": (
+        lambda: Learner(GAN(latent=2), optimizer={"generatr": "adam"}, steps=1).fit(X),
+        "player of GAN .* got 'generatr'; did you mean 'generator'",
+    ),
+    "a setting of an unknown player": (
+        lambda: Learner(GAN(latent=2)).set_params(optimizer__generatr__lr=0.1),
+        "player of GAN .* got 'generatr'; did you mean 'generator'",
     ),
     "a pattern that freezes nothing": (
         lambda: classifier(optimizer=Optimizer("adam", freeze=["net.haed.*"])).fit(X, LABELS),

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from weft import Classifier, Learner, Optimizer, Regressor, weave
-from weft.objectives import Classification, Regression
+from weft.objectives import GAN, Classification, Regression
 from weft.sources import Arrays
 from weft.strategies import ERM, EWC, ANDMask
 
@@ -83,6 +83,16 @@ def test_nested_parameters_are_set_after_what_they_belong_to():
 def test_setting_a_nested_parameter_leaves_the_defaults_of_others_alone():
     Classifier().set_params(optimizer__lr=0.5)
     assert "lr" not in Classifier().set_params(optimizer__weight_decay=0.1).get_params(deep=False)["optimizer"].settings
+
+
+def test_settings_of_a_games_players():
+    game = Learner(GAN(latent=2)).set_params(optimizer__lr=0.5)
+    assert repr(game.optimizer) == "Optimizer('adam', lr=0.5, betas=(0.0, 0.99))"
+    assert "0.5" not in repr(GAN.optimizer)
+    game.set_params(optimizer__critic__lr=0.25)
+    assert {player: o.settings["lr"] for player, o in game.optimizer.items()} == {"generator": 0.5, "critic": 0.25}
+    game.set_params(optimizer__weight_decay=0.125)
+    assert [o.settings["weight_decay"] for o in game.optimizer.values()] == [0.125, 0.125]
 
 
 def test_grid_search_over_optimizer_and_strategy_with_environments():
@@ -571,6 +581,16 @@ def test_a_sweep_answers_by_its_best_replica():
     sweep.fit(X, LABELS)
     assert sweep.best_replica_ == 1
     assert_array_equal(sweep.predict_proba(X), sweep.replica(1).predict_proba(X))
+
+
+def test_a_replica_of_a_sweep_goes_on_with_its_own_settings():
+    sweep = Classifier(replicas={"optimizer__lr": [1e-2, 0.0]}, **SMALL).fit(X, LABELS)
+    still, moving = sweep.replica(1), sweep.replica(0)
+    assert still.get_params()["optimizer__lr"] == 0.0
+    for one, moves in ((still, False), (moving, True)):
+        before = {name: p.clone() for name, p in params(one).items()}
+        one.partial_fit(X, LABELS)
+        assert all(torch.equal(p, before[name]) for name, p in params(one).items()) != moves
 
 
 def test_random_state_none_differs_from_fit_to_fit():

@@ -12,7 +12,7 @@ from weft.engine.build import build
 from weft.engine.engine import Engine
 from weft.objectives import REINFORCE
 from weft.sources import Rollouts
-from weft.strategies import ERM, MAML, AdversarialTraining, ANDMask
+from weft.strategies import ERM, EWC, MAML, AdversarialTraining, ANDMask
 
 END = 2  # of three states the last one ends an episode: it keeps itself and pays nothing
 
@@ -190,6 +190,29 @@ def test_distribution_is_of_whole_trajectories_and_constant_after_their_end():
     losses = torch.autograd.grad(-output.losses.sum(), list(engine.objective.parameters()))
     for a, b in zip(scores, losses, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_fisher_information_of_trajectories_is_exact():
+    """EWC's precision, against all sequences of actions for the observations that were made."""
+    mdp = world()
+    source = Rollouts(mdp, envs=5)
+    built = build(REINFORCE(hidden=(4,)), source.spec, 0, torch.float64)
+    engine = Engine(built, EWC(normalize=False), {"": Optimizer("sgd", lr=0.1)})
+    state = engine.init([0], torch.device("cpu"))
+    engine.consolidate(state, source, "task")
+    found = state.strategy[""]["tasks"]["task"]["precision"]
+    batch = next(source.once(state, 5))
+    expected = {n: torch.zeros_like(p) for n, p in state.params.items()}
+    for i, actions in itertools.product(range(5), itertools.product(range(2), repeat=mdp.horizon)):
+        leaves = {n: p.detach().clone().requires_grad_() for n, p in state.params.items()}
+        row = {n: v[i : i + 1] for n, v in batch.items()}
+        row |= {"action": torch.tensor([actions]), "advantage": torch.ones(1, mdp.horizon).double()}
+        output = torch.func.functional_call(built, leaves, (row,))
+        blank = (1.0 - row["mask"]).sum() * np.log(2.0)
+        chance = (-output.losses - blank).exp().item()
+        for name, g in zip(leaves, torch.autograd.grad(output.losses.sum(), list(leaves.values())), strict=True):
+            expected[name] += chance * g.square()
+    assert_same(found, expected)
 
 
 def played(learner, envs=128, greedy=False):

@@ -16,7 +16,9 @@ from weft.core.source import Field
 __all__ = ["make_net"]
 
 
-def make_net(net: Any, inputs: Field, outputs: int, *, hidden: Sequence[int] = (128, 128), what: str = "net") -> nn.Module:
+def make_net(
+    net: Any, inputs: Field, outputs: int, *, hidden: Sequence[int] = (128, 128), what: str = "net"
+) -> nn.Module:
     """A module from rows like `inputs` to `outputs` values.
 
     Args:
@@ -31,6 +33,8 @@ def make_net(net: Any, inputs: Field, outputs: int, *, hidden: Sequence[int] = (
 
     size = math.prod(inputs.shape)
     if net is None:
+        if not isinstance(hidden, Sequence) or not all(isinstance(width, int) and width > 0 for width in hidden):
+            raise ValueError(f"expected hidden to be widths of layers such as (128, 128), got {hidden!r}")
         module: nn.Module = nets.MLP(size, outputs, hidden=hidden)
     elif isinstance(net, nn.Module):
         module = net
@@ -45,7 +49,12 @@ def make_net(net: Any, inputs: Field, outputs: int, *, hidden: Sequence[int] = (
             for p in inspect.signature(net).parameters.values()
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        module = net(size, outputs) if len(required) == 2 else net()
+        if len(required) not in (0, 2):
+            raise TypeError(
+                f"expected the {what}'s factory to take nothing or (inputs, outputs), got one that takes "
+                f"{', '.join(p.name for p in required)}; wrap it in a lambda"
+            )
+        module = net(size, outputs) if required else net()
         if not isinstance(module, nn.Module):
             raise TypeError(f"expected the {what}'s factory to return an nn.Module, got {type(module).__name__}")
     else:
@@ -67,14 +76,15 @@ def _check(module: nn.Module, inputs: Field, outputs: int, what: str) -> None:
         with torch.no_grad():
             answer = module(rows)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        hint = "" if dtype.is_floating_point else "; integers in a tensor are token numbers: pass X.float() for numbers"
         raise ValueError(
             f"expected a {what} that takes rows of shape {tuple(inputs.shape)}, got an error from "
-            f"{type(module).__name__} on a batch of shape {tuple(rows.shape)}: {error}"
+            f"{type(module).__name__} on a batch of shape {tuple(rows.shape)}: {error}{hint}"
         ) from error
     module.train(training)
     shape = tuple(getattr(answer, "shape", ()))
     if shape != (2, outputs) and not (outputs == 1 and shape == (2,)):
         raise ValueError(
-            f"expected a {what} whose answer to a batch of 2 rows has shape (2, {outputs}), got {shape or type(answer)}; "
-            f"give its last layer {outputs} outputs"
+            f"expected a {what} whose answer to a batch of 2 rows has shape (2, {outputs}), got "
+            f"{shape or type(answer).__name__}; give its last layer {outputs} outputs"
         )

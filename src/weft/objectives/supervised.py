@@ -54,8 +54,13 @@ class Classification(Objective):
         self.class_weight = class_weight
 
     def build(self, spec: Spec) -> None:
-        if "y" not in spec or spec["y"].classes is None:
+        if "y" not in spec:
             raise ValueError("expected labels y for Classification, got none; call fit(X, y)")
+        if spec["y"].classes is None:
+            raise ValueError(
+                "expected a source that says how many classes y numbers, got one that does not; for example "
+                "Arrays(x, y, classes=3)"
+            )
         classes = spec["y"].classes
         self.net = make_net(self.net, spec["x"], classes, hidden=self.hidden)
         self.provides = self.provides | ({"features"} if isinstance(self.net, MLP) else set())
@@ -126,7 +131,10 @@ class Regression(Objective):
         if not self.noise > 0:
             raise ValueError(f"expected noise > 0, got {self.noise!r}")
         if len(spec["y"].shape) > 1:
-            raise ValueError(f"expected targets with one axis of outputs, got rows of shape {spec['y'].shape}")
+            raise ValueError(
+                f"expected targets with one axis of outputs, got rows of shape {spec['y'].shape}; flatten them to "
+                "y.reshape(len(y), -1)"
+            )
         self.net = make_net(self.net, spec["x"], spec["y"].shape[0] if spec["y"].shape else 1, hidden=self.hidden)
         self._flat = spec["y"].shape == ()
 
@@ -137,7 +145,8 @@ class Regression(Objective):
 
     def distribution(self, output: Output) -> distributions.Distribution:
         """p(y | x), over the rows."""
-        normal = distributions.Normal(output.logits, self.noise, validate_args=False)
+        mean: Any = output.logits
+        normal = distributions.Normal(mean, self.noise, validate_args=False)
         return normal if self._flat else distributions.Independent(normal, 1, validate_args=False)
 
     @capability(merge="mean")

@@ -88,9 +88,10 @@ class Arrays(Source):
         }
         sizes = self._sizes() if grouped else torch.tensor([self._count()])
         if int(sizes.min()) == 0:
+            whose = " of every environment" if grouped else ""
             raise ValueError(
-                f"expected rows of every environment in the {part} part, got none for some; a smaller share "
-                "for validation leaves some"
+                f"expected rows{whose} in the {part} part, got none; with so few rows pass validation=(X, y) instead "
+                "of a share"
             )
         self._group_sizes = sizes.to(device)
         largest = int(sizes.max())

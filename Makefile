@@ -1,0 +1,60 @@
+# On a machine with Python 3.11 or later and make, `make demo` and `make test` set everything up by themselves.
+
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# the version of torch to lock; its CUDA libraries are left out of the lock, see `lock`
+TORCH := 2.13.0
+WORKERS ?= 2
+
+# Tensors of some megabytes come from the heap and stay there, instead of being mapped afresh each time:
+# the page faults would cost up to a third of a step on CPU (glibc reads these; elsewhere they do nothing).
+export MALLOC_MMAP_THRESHOLD_ := 33554432
+export MALLOC_TRIM_THRESHOLD_ := 1073741824
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test contract lint format lock clean
+
+help:  ## what there is to make
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY)  ## the environment in .venv, as locked (done by the others when needed)
+
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "expected Python 3.11 or later, found none; name one: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup  ## AND-mask against plain training on the spirals: a table, and a picture in out/
+	$(BIN)/python examples/spirals.py
+
+test: setup  ## the tests and the examples in the documentation
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+
+contract: setup  ## every strategy with every objective
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/contract -m "slow or not slow" -n $(WORKERS) --dist worksteal
+
+lint: setup  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## put the style right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch's own metadata pins the CUDA libraries it was built with, and a CPU build needs none.
+lock: setup  ## requirements.lock anew
+	echo "torch==$(TORCH)" > $(VENV)/constraints.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint $(VENV)/constraints.txt --upgrade --quiet \
+		--python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --output-file $(VENV)/lock.txt
+	{ echo "# Pinned for Python 3.11 on Linux by \`make lock\`; torch brings the CUDA libraries it needs, if any."; \
+		awk '/^[a-z]/ { skip = /^(nvidia|cuda|triton)/ } !skip' $(VENV)/lock.txt; } > requirements.lock
+
+clean:  ## remove what was made
+	rm -rf $(VENV) build dist out .pytest_cache .ruff_cache .mypy_cache src/*.egg-info
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

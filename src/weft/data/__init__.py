@@ -1,0 +1,9 @@
+"""Bundled and generated data, and loaders."""
+
+from weft.data.cartpole import CartPole
+from weft.data.finite import FiniteMDP
+from weft.data.gaussians import mode_coverage, ring
+from weft.data.sinusoids import sinusoids
+from weft.data.spirals import spirals, spirals_test
+
+__all__ = ["CartPole", "FiniteMDP", "mode_coverage", "ring", "sinusoids", "spirals", "spirals_test"]
