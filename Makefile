@@ -13,6 +13,8 @@ WORKERS ?= 2
 # the page faults would cost up to a third of a step on CPU (glibc reads these; elsewhere they do nothing).
 export MALLOC_MMAP_THRESHOLD_ := 33554432
 export MALLOC_TRIM_THRESHOLD_ := 1073741824
+# Threads that wait sleep instead of spinning, which on a busy machine would slow the others down severalfold.
+export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test contract lint format lock clean

@@ -142,9 +142,8 @@ def picture(learners: dict[str, Classifier], accuracies: dict[str, Any], X: Any,
         step, accuracy = fitted.history_["step"], 100 * fitted.history_["valid_accuracy"]
         curves.plot(step, accuracy, color=COLOURS[name], alpha=0.35, linewidth=0.9)
         curves.plot(step, np.median(accuracy, axis=1), color=COLOURS[name], linewidth=2.6)
-        above = 3 if name == "AND-mask" else -3
-        place = {"x": 0.03, "va": "bottom" if above > 0 else "top", "transform": curves.get_yaxis_transform()}
-        curves.text(s=name, y=50 + above, color=COLOURS[name], fontweight="bold", **place)
+    for name, height in (("ERM", 53), ("AND-mask", 72)):
+        curves.text(0.97 * step[-1], height, name, ha="right", color=COLOURS[name], fontweight="bold")
     curves.set(ylim=(40, 101), xlim=(0, step[-1]), xlabel="step", ylabel="accuracy in % where shortcuts are noise")
     curves.set_title(f"{accuracies['ERM'].size} seeds each (thin), their median (thick)")
     curves.grid(alpha=0.25, linewidth=0.6)

@@ -30,7 +30,9 @@ def weft(
 
 @app.command("list")
 def list_methods(
-    family: Annotated[str | None, typer.Argument(help="objectives, strategies, sources or nets; all by default.")] = None,
+    family: Annotated[
+        str | None, typer.Argument(help="objectives, strategies, sources or nets; all by default.")
+    ] = None,
 ) -> None:
     """List the methods of the catalogue, with their references."""
     from rich.console import Console

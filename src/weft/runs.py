@@ -113,9 +113,10 @@ def make_engine(
     names = [name for name, _ in built.named_parameters()]
     optimizers = learner._optimizers(built)
     for optimizer in optimizers.values():
-        for pattern in [optimizer.freeze] if isinstance(optimizer.freeze, str) else optimizer.freeze:
+        frozen = [optimizer.freeze] if isinstance(optimizer.freeze, str) else optimizer.freeze
+        for pattern in (*frozen, *(optimizer.groups or {})):
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise closest(pattern, names, "a pattern of parameter names to freeze")
+                raise closest(pattern, names, "a pattern that fits parameter names")
     return Engine(
         built,
         learner._strategy(),

@@ -10,7 +10,7 @@ import torch
 from weft import Optimizer
 from weft.attacks import PGD
 from weft.core.catalogue import entries
-from weft.data import CartPole, ring, sinusoids
+from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Classification, LeastSquares, Regression
 from weft.sources import Arrays, Episodes, Rollouts
@@ -28,6 +28,15 @@ VALUE = SCORE.astype(np.float32)
 def noisy(inputs, outputs):
     """A net with what makes contracts hard: dropout and batch statistics."""
     return MLP(inputs, outputs, hidden=(16,), dropout=0.1, batch_norm=True)
+
+
+def corridor():
+    """Four places in a row; going right pays at the last one."""
+    left, right = torch.eye(4).roll(-1, 1).tril(), torch.eye(4).roll(1, 1).triu()
+    left[0, 0], right[3, 3] = 1.0, 1.0
+    reward = torch.zeros(4, 2)
+    reward[3, 1] = 1.0
+    return FiniteMDP(torch.stack([left, right], 1), reward, horizon=8)
 
 
 @dataclass
@@ -54,7 +63,7 @@ OBJECTIVES = {
         lambda net: Regression(noisy if net == "noisy" else None, hidden=(16,)),
         {"X": X, "y": VALUE},
         settings={"optimizer": ADAM},
-        episodes=lambda: Episodes(sinusoids, tasks=6, shots=8),
+        episodes=lambda: Episodes((X, VALUE, SITE), tasks=6, shots=8),
     ),
     "least-squares": Case(lambda net: LeastSquares(), {"X": X, "y": VALUE}),
     "gan": Case(
@@ -64,7 +73,7 @@ OBJECTIVES = {
     ),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
-        source=lambda kind: Rollouts([CartPole(), CartPole()] if kind == "groups" else CartPole(), envs=16, horizon=60),
+        source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),
         steps=20,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
     ),

@@ -16,7 +16,7 @@ def closest(name: str, known: Iterable[str], what: str) -> ValueError:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"expected {what} among {', '.join(known)}, got {name!r}{hint}")
+    return ValueError(f"expected {what} among {', '.join(known) or 'none'}, got {name!r}{hint}")
 
 
 class Configured:

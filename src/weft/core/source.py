@@ -62,7 +62,9 @@ class Source:
 
         The default takes one batch as the data: right for sources that draw anew each time.
         """
-        yield flatten_groups(next(self.batches(state))) if self.grouped else next(self.batches(state))
+        batch = next(self.batches(state))
+        axis = 0 if state.replicas is None else 1
+        yield tree_map(lambda t: t.flatten(axis, axis + 1), batch) if self.grouped else batch
 
 
 def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:

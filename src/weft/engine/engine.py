@@ -156,12 +156,18 @@ class Engine:
 
     def batches(self, source: Source, state: State) -> Iterator[Batch]:
         """The source's batches, stacked over replicas where the source does not do so itself."""
+        yield from self._stacked(source.batches, source, state)
+
+    def once(self, source: Source, state: State, rows: int) -> Iterator[Batch]:
+        """The source's one pass, stacked likewise."""
+        yield from self._stacked(lambda view: source.once(view, rows), source, state)
+
+    def _stacked(self, read: Callable[[Any], Iterator[Batch]], source: Source, state: State) -> Iterator[Batch]:
         if state.replicas is None or source.stacks:
-            yield from source.batches(state)
+            yield from read(state)
         else:
-            streams = [iter(source.batches(_View(state, k))) for k in range(state.replicas)]  # type: ignore[arg-type]
-            while True:
-                yield tree_stack([next(stream) for stream in streams])
+            for batches in zip(*(read(_View(state, k)) for k in range(state.replicas)), strict=True):
+                yield tree_stack(list(batches))
 
     def numbered(self, batch: Batch) -> Batch:
         """The batch with row numbers on it, the same in every replica."""

@@ -115,7 +115,7 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         moves = {f"{player}_loss" for player in engine.players} | {"loss"}  # those come from the steps
         values.update({n: v for n, v in found.items() if n not in moves})
     if plan.validation is not None:
-        found = engine.measure(state, plan.validation.once(state, plan.rows))
+        found = engine.measure(state, engine.once(plan.validation, state, plan.rows))
         values.update({f"valid_{name}": v for name, v in found.items()})
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.

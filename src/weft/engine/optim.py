@@ -113,9 +113,6 @@ class Optimizer(Configured):
         members: dict[str | None, list[Tensor]] = {}
         for name, p in params.items():
             members.setdefault(self.group_of(name), []).append(p)
-        for pattern in self.groups or {}:
-            if pattern not in members:
-                raise closest(pattern, params, "a pattern that fits parameter names")
         settings = {"params": members.pop(None, [])}
         groups = [settings] if settings["params"] else []
         groups += [{"params": tensors, **(self.groups or {})[pattern or ""]} for pattern, tensors in members.items()]
