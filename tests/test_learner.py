@@ -608,3 +608,19 @@ def test_capabilities_are_the_objectives():
     with pytest.raises(AttributeError, match="has no attribute 'adapt'") as refusal:
         Learner(Regression()).adapt  # noqa: B018
     assert "expected a strategy that adapts, such as MAML()" in str(refusal.value.__cause__)
+
+
+def test_the_validation_measures_are_those_of_the_held_out_rows():
+    """Whatever the strategy: by hand, on the rows themselves."""
+    rng = np.random.default_rng(3)
+    x, labels = rng.normal(size=(80, 5)), rng.integers(2, size=80)
+    held, truth = rng.normal(size=(30, 5)), rng.integers(2, size=30)
+    for strategy in (None, ANDMask(threshold=0.2)):
+        for replicas in (None, 2):
+            clf = Classifier(strategy=strategy, validation=(held, truth), epochs=2, replicas=replicas, random_state=0)
+            clf.fit(x, labels, environment=np.arange(80) % 3)
+            for k in range(replicas or 1):
+                p = clf.replica(k).predict_proba(held)
+                last = {n: np.atleast_1d(v)[k] for n, v in clf.history_[-1].items() if n.startswith("valid")}
+                np.testing.assert_allclose(last["valid_loss"], -np.log(p[np.arange(30), truth]).mean(), rtol=1e-4)
+                np.testing.assert_allclose(last["valid_accuracy"], (p.argmax(1) == truth).mean(), rtol=1e-4)

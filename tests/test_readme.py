@@ -27,6 +27,5 @@ def test_what_it_points_to_is_there():
 
 def test_the_commands_are_in_the_makefile():
     rules = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    named = re.findall(r"\bmake (\w+)\b", "\n".join(re.findall(r"```sh\n(.*?)```|`(make \w+)`", TEXT, re.DOTALL)[0]))
-    assert set(named) == {"demo", "test"}
-    assert set(named) <= set(rules)
+    named = re.findall(r"(?:^|`)make (\w+)", TEXT, re.MULTILINE)
+    assert {"demo", "test"} <= set(named) <= set(rules)

@@ -66,15 +66,17 @@ if TYPE_CHECKING:
     from weft.core.strategy import weave
     from weft.engine.optim import Optimizer
     from weft.learner import Classifier, Learner, Regressor
+    from weft.persistence import load
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "Learner", "Optimizer", "Regressor", "weave"]
+__all__ = ["Classifier", "Learner", "Optimizer", "Regressor", "load", "weave"]
 
 _HOMES = {
     "Classifier": "weft.learner",
     "Learner": "weft.learner",
     "Regressor": "weft.learner",
     "Optimizer": "weft.engine.optim",
+    "load": "weft.persistence",
     "weave": "weft.core.strategy",
 }
 

@@ -2,13 +2,113 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+class _OneLine(TyperGroup):
+    """A group of commands whose usage errors take one line, as all other errors of weft do."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Runs the command; wrong usage is told in one line, with exit status 2."""
+        try:
+            status = super().main(*args, standalone_mode=False, **extra)
+        except typer.Abort:
+            status = 1
+        except Exception as error:
+            if not hasattr(error, "format_message"):
+                raise
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()  # type: ignore[attr-defined]
+            else:
+                context = getattr(error, "ctx", None)
+                where = context.command_path if context is not None else "weft"
+                _say(f"{error.format_message()} See: {where} --help")
+            status = getattr(error, "exit_code", 2)
+        if standalone_mode:
+            sys.exit(status if isinstance(status, int) else 0)
+        return status
+
+
+app = typer.Typer(
+    cls=_OneLine,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help takes half the time to show
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _printable(text: str) -> str:
+    """Text on one line, without the control characters that a file's names may hold."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _say(text: str) -> None:
+    typer.echo(_printable(" ".join(text.split())), err=True)
+
+
+@contextmanager
+def _told(debug: bool) -> Iterator[None]:
+    """Within it every failure ends the command with one line, and warnings take one line each."""
+    import warnings
+
+    def warn(message: Warning | str, *rest: Any, **more: Any) -> None:
+        _say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.showwarning = warn
+        try:
+            yield
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            _say("interrupted; nothing was changed")
+            raise typer.Exit(130) from None
+        except Exception as error:
+            if debug:
+                import traceback
+
+                traceback.print_exc()
+            expected = isinstance(error, ValueError | TypeError | OSError | RuntimeError | ArithmeticError | AttributeError)
+            text = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
+            hint = "" if debug or isinstance(error, ValueError | OSError) else " (--debug shows where)"
+            _say(f"error: {text}{hint}")
+            raise typer.Exit(1) from error
+
+
+def _console() -> Console:
+    """Where results go: with colours on a terminal, plain and wide when piped."""
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+
+
+def _print_json(result: dict[str, Any]) -> None:
+    import json
+    import math
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(k): plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    typer.echo(json.dumps(plain(result), allow_nan=False))
 
 
 def _version(asked: bool) -> None:
@@ -56,3 +156,272 @@ def list_methods(
             if entry.family == part:
                 table.add_row(entry.name, escape(entry.summary), escape(entry.reference))
         console.print(table)
+
+
+# --- tables -------------------------------------------------------------------------------------------
+
+_Run = Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN", show_default=False)]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="A table: CSV, Parquet or NPZ.", metavar="DATA", show_default=False)],
+    target: Annotated[str | None, typer.Option(help="The column to be predicted.", metavar="COLUMN")] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="The column that names each row's environment (site, subject).", metavar="COLUMN")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="The column that names tasks, learned one after another.", metavar="COLUMN")
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="What is learned; by default seen by the target.", metavar="SPEC")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="How: and-mask, 'and-mask(threshold=0.8)', 'ewc(strength=100)+and-mask'.", metavar="SPEC"),
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Such as 'sgd(lr=0.1)'.", metavar="SPEC")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Independent copies, trained at once.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (default: 50).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates, instead of passes.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Rows per update (and environment); 0 for all.")] = 64,
+    validation: Annotated[float, typer.Option(help="The share of the rows held out; 0 for none.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeatable.", metavar="COLUMN")] = None,
+    encoding: Annotated[str, typer.Option(help="Of a CSV file.")] = "utf-8",
+    dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder; by default a new one in runs/.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")] = False,
+    json: _Json = False,
+    quiet: _Quiet = False,
+    debug: _Debug = False,
+) -> None:
+    """Train on a table and keep the run in a folder.
+
+    Numbers are standardized, text becomes categories, missing values are filled in and marked; dates,
+    identifiers and free text are refused by name (leave them out with --drop).
+    """
+    with _told(debug):
+        from weft.data.tables import read_columns
+
+        columns = read_columns(data, encoding=encoding)
+        from weft.jobs import Job, Options, clear, new_folder
+
+        options = Options(
+            target=target,
+            environment=environment,
+            task=task,
+            drop=tuple(drop or ()),
+            encoding=encoding,
+            objective=objective,
+            strategy=strategy,
+            optimizer=optimizer,
+            replicas=replicas,
+            epochs=epochs,
+            steps=steps,
+            batch_size=batch_size,
+            validation=validation,
+            seed=seed,
+            dtype=dtype,
+        )
+        job = Job.plan(columns, options)
+        for note in columns.notes:
+            _say(f"note: {note}")
+        folder = out if out is not None else new_folder(data)
+        clear(folder, force=force)
+        _train(job, columns, folder, resume=False, json=json, quiet=quiet)
+
+
+@app.command()
+def resume(
+    run: _Run,
+    data: Annotated[
+        Path | None, typer.Option(help="Where the data is now, if it was moved.", show_default=False)
+    ] = None,
+    json: _Json = False,
+    quiet: _Quiet = False,
+    debug: _Debug = False,
+) -> None:
+    """Go on with a run that was interrupted, to where it would have ended."""
+    with _told(debug):
+        from weft.jobs import Job
+
+        job = Job.open(run)
+        _train(job, job.read(data), run, resume=True, json=json, quiet=quiet)
+
+
+def _train(job: Any, columns: Any, folder: Path, *, resume: bool, json: bool, quiet: bool) -> None:
+    """Trains with a bar on a terminal; Ctrl-C keeps the state and says how to go on."""
+    from weft.jobs import train
+
+    try:
+        result = train(job, columns, folder, verbose=sys.stdout.isatty() and not (json or quiet), resume=resume)
+    except KeyboardInterrupt:
+        kept = (folder / "recipe.json").exists()
+        _say(f"interrupted; go on with: weft resume {folder}" if kept else "interrupted before training; nothing was kept")
+        raise typer.Exit(130) from None
+    if json:
+        _print_json(result)
+    elif not quiet:
+        _print_result(result)
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+
+    def add(name: str, value: str, note: str = "") -> None:
+        table.add_row(Text(_printable(name)), Text(_printable(value)), Text(_printable(note)))
+
+    rows = result["rows"]
+    if "measure" in result:
+        measure = result["measure"]
+        if rows["held_out"]:
+            low_high = result.get("interval")
+            note = f"95%: {low_high[0]:.3f} to {low_high[1]:.3f}, {rows['held_out']} rows" if low_high else ""
+            add(f"held-out {measure}", number(result["held_out"]), note or f"{rows['held_out']} rows")
+        for kind in ("environments", "by_task"):
+            for label, part in list(result.get(kind, {}).items())[:20]:
+                add(f"  {label}", number(part["score"]), f"{part['rows']} rows")
+        add(f"training {measure}", number(result["training"]), f"{rows['training']} rows")
+        scores = [score for score in result.get("replicas") or [] if score is not None]
+        if scores:
+            import numpy as np
+
+            spread = f"sd {np.std(scores, ddof=1):.3f} over " if len(scores) > 1 else ""
+            add("one replica alone", number(float(np.mean(scores))), f"{spread}{len(result['replicas'])} replicas")
+    for name, value in result.get("progress", {}).items():
+        add(name, number(value))
+    told = f"{result['strategy']}, {result['seconds']:.1f} s"
+    if result.get("resumed_at") is not None:
+        old = result["resumed_at"] >= result["steps"]
+        told += "; it had already ended" if old else f"; resumed at step {result['resumed_at']}"
+    add("steps", str(result["steps"]), told)
+    add("features", str(result["features"]))
+    for name, why in list(result["left_out"].items())[:10]:
+        add("left out", "", f"{name} ({why})")
+    add("run", "", result["run"])
+    console = _console()
+    console.print(table)
+    run = _printable(result["run"])
+    commands = [f"weft show {run}"]
+    if "measure" in result:
+        commands.append(f"weft predict {run} DATA --out predictions.csv")
+    console.print(Text("next: " + "\n      ".join(commands)))
+
+
+@app.command()
+def predict(
+    run: _Run,
+    data: Annotated[Path, typer.Argument(help="A table with the columns of training.", metavar="DATA", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="A CSV file for the predictions.", show_default=False)
+    ] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="The probability of each class, too.")] = False,
+    encoding: Annotated[str | None, typer.Option(help="Of a CSV file, if it is another than in training.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file for the predictions.")] = False,
+    json: _Json = False,
+    quiet: _Quiet = False,
+    debug: _Debug = False,
+) -> None:
+    """Predict for another table: as CSV, one row for each of its rows, in order."""
+    with _told(debug):
+        if out is not None and (out.is_dir() or (out.exists() and not force)):
+            what = "a folder" if out.is_dir() else "a file that is there already; --force replaces it"
+            raise ValueError(f"expected a new file for the predictions, got {out}, {what}")
+        from weft.jobs import as_csv
+        from weft.jobs import predict as answer
+
+        result = answer(run, data, proba=proba, encoding=encoding)
+        if not result["finished"]:
+            _say(f"warning: the run has not ended; weft resume {run}")
+        if out is not None:
+            from weft.engine.checkpoint import write_text
+
+            write_text(out, as_csv(result))
+            result["out"] = str(out)
+        if json:
+            _print_json(result)
+            return
+        score = f"; {result['measure']} {result['score']:.3f}" if result.get("score") is not None else ""
+        if out is not None:
+            if not quiet:
+                typer.echo(f"{result['rows']} predictions in {_printable(str(out))}{score}")
+        elif sys.stdout.isatty():
+            _print_predictions(result)
+            typer.echo(f"{result['rows']} rows{score}; all of them into a file: --out predictions.csv")
+        else:
+            typer.echo(as_csv(result), nl=False)
+
+
+def _print_predictions(result: dict[str, Any], most: int = 20) -> None:
+    """The first predictions, for a look."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("row", Text(_printable(f"predicted {result['target']}")))
+    labels = result.get("labels", [])[:8]
+    for label in labels:
+        table.add_column(Text(_printable(f"p({label})")), justify="right")
+    for i, value in enumerate(result["predictions"][:most]):
+        shown = f"{value:.6g}" if isinstance(value, float) else _printable(str(value))
+        shares = [f"{p:.3f}" for p in result["probabilities"][i][: len(labels)]] if labels else []
+        table.add_row(str(i + 1), Text(shown), *shares)
+    _console().print(table)
+
+
+@app.command()
+def show(
+    run: _Run,
+    png: Annotated[Path | None, typer.Option(help="A picture of the curves.", show_default=False)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the picture.")] = False,
+    json: _Json = False,
+    debug: _Debug = False,
+) -> None:
+    """Show a run's learning curves, in the terminal or as a picture."""
+    with _told(debug):
+        from weft.show import about, curves, drawn, picture, records
+
+        told = about(run)
+        found = records(run)
+        lines = curves(found)
+        if png is not None:
+            if png.exists() and not force:
+                raise ValueError(f"expected a new file for the picture, got {png}, which is there already; --force replaces it")
+            if not lines:
+                raise ValueError(f"expected records to draw in {run}, got none")
+            tasks: dict[str, float] = {}
+            for record, before in zip(found, [None, *found], strict=False):
+                if "task" in record and record["task"] not in tasks:
+                    tasks[str(record["task"])] = before["step"] if before else 0
+            picture(lines, png, title=told["title"], tasks=tasks)
+        if json:
+            _print_json({"run": str(run), **told, "records": found, **({"png": str(png)} if png else {})})
+            return
+        console = _console()
+        from rich.text import Text
+
+        console.print(Text(_printable(told["title"])))
+        if not lines:
+            console.print("no records: solved in closed form, or not yet begun")
+        else:
+            console.print(Text(drawn(lines, width=min(console.width - 2, 100))))
+            last = {name: value for name, value in found[-1].items() if isinstance(value, int | float | str)}
+            console.print(Text(_printable("last: " + ", ".join(
+                f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in last.items()
+            ))))
+        if png is not None:
+            console.print(Text(f"picture: {_printable(str(png))}"))

@@ -9,6 +9,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -26,10 +27,12 @@ from weft.core.configured import closest
 from weft.core.objective import Objective
 from weft.core.source import Batch, Source
 from weft.core.strategy import Strategy
+from weft.engine.engine import Diverged
 from weft.engine.loop import History, Plan, progress_of
 from weft.engine.optim import Optimizer, as_optimizer, as_schedule
 from weft.reading import DTYPES, as_tensor, inputs, match, plain, read, sources, take, unpack
-from weft.runs import ask, draw, go_on, settings, single, solve_all, start, train_all
+from weft.runs import ask, draw, go_on, records, settings, single, solve_all, start, train_all
+from weft.persistence import Folder, save
 from weft.sources.cast import Cast
 
 __all__ = ["Classifier", "Learner", "Regressor"]
@@ -90,6 +93,7 @@ class Learner(BaseEstimator):
         memory: bytes that vectorized passes over groups or examples may take.
         callbacks: functions called with each record of `history_`; they observe.
         verbose: whether to show a progress bar.
+        folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
 
     Attributes:
         objective_: the built objective.
@@ -132,6 +136,7 @@ class Learner(BaseEstimator):
         memory: int = 2**30,
         callbacks: Sequence[Callable[[dict[str, Any]], Any]] = (),
         verbose: bool = False,
+        folder: Any = None,
     ) -> None:
         self.objective = objective
         self.strategy = strategy
@@ -154,6 +159,7 @@ class Learner(BaseEstimator):
         self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose
+        self.folder = folder
 
     # --- what the parameters mean ---------------------------------------------------------------------
 
@@ -280,20 +286,55 @@ class Learner(BaseEstimator):
                 consolidated at its end. With a source, one name.
             sample_weight: a weight for each row.
         """
-        fresh = not (self.warm_start and hasattr(self, "_runs"))
+        return self._fit(X, y, environment, task, sample_weight, fresh=not (self.warm_start and hasattr(self, "_runs")))
+
+    def _fit(
+        self, X: Any, y: Any, environment: Any, task: Any, sample_weight: Any, *, fresh: bool, resumed: bool = False
+    ) -> Self:
         if task is None or isinstance(X, Source):
-            return self._learn(X, y, environment, sample_weight, fresh=fresh, task=task)
+            return self._learn(X, y, environment, sample_weight, fresh=fresh, task=task, resumed=resumed)
         X, y = unpack(X, y)
         names = np.asarray(task)
         if names.shape != (len(X),):
             raise ValueError(f"expected task to name one task for each of the {len(X)} rows, got shape {names.shape}")
         classes = np.unique(plain(y)) if self._objective().targets == "classes" and fresh and y is not None else None
-        for name in names[np.sort(np.unique(names, return_index=True)[1])]:
+        left = list(names[np.sort(np.unique(names, return_index=True)[1])])
+        if resumed:
+            if self._phase["task"] not in map(str, left):
+                raise ValueError(f"expected the task {self._phase['task']!r}, which was the last, among {left}")
+            resumed = bool(self._phase["runs"])  # else that task has ended, and the next is to begin
+            left = left[list(map(str, left)).index(self._phase["task"]) + (not resumed) :]
+        for name in left:
             rows = np.flatnonzero(names == name)
             part = [take(values, rows) for values in (X, y, environment, sample_weight)]
-            self._learn(*part, fresh=fresh, task=name, classes=classes)
-            fresh = False
+            self._learn(*part, fresh=fresh, task=name, classes=classes, resumed=resumed)
+            fresh = resumed = False
         return self
+
+    def resume(
+        self, X: Any, y: Any = None, *, environment: Any = None, task: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Goes on with an interrupted `fit` or `partial_fit`, given the same data, to where it would have ended.
+
+        Bit for bit, on one kind of machine with as many threads; sources that cannot be put back
+        (gymnasium's) begin their rollout anew.
+        """
+        check_is_fitted(self)
+        if missing := [name for name in getattr(self, "_missing", []) if name in ("schedule", "validation")]:
+            raise ValueError(f"expected {missing[0]!r} again to go on, got none; load(folder, {missing[0]}=...)")
+        if self.folder is None:
+            self.folder = getattr(self, "_kept_in", None)
+        columns = task is not None and not isinstance(task, str) and not isinstance(X, Source)
+        if not columns and not self._phase["runs"]:
+            return self  # it had ended
+        if not columns:
+            return self._learn(X, y, environment, sample_weight, fresh=False, task=self._phase["task"], resumed=True)
+        return self._fit(X, y, environment, task, sample_weight, fresh=False, resumed=True)
+
+    def save(self, folder: Any, *, force: bool = False) -> None:
+        """Writes what was learned to a folder, to be read by `weft.load`."""
+        check_is_fitted(self)
+        save(self, folder, force=force)
 
     def partial_fit(
         self,
@@ -326,6 +367,7 @@ class Learner(BaseEstimator):
         task: Any,
         classes: Any = None,
         once: bool = False,
+        resumed: bool = False,
     ) -> Self:
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
         objective, strategy = self._objective(), self._strategy()
@@ -341,25 +383,45 @@ class Learner(BaseEstimator):
             source, validation = sources(
                 self, read(self, X, y, environment, sample_weight, reset=fresh, classes=classes)
             )
-        if fresh:
+        name = None if task is None else str(task)
+        if resumed:
+            once = self._phase["once"]
+        elif fresh:
             self._replica_settings = settings(self.replicas, self._seed())
             self.seeds_ = [int(s["random_state"]) for s in self._replica_settings]
             self.history_ = History()
+            self._spec = source.spec
             self._runs = start(self, objective, strategy, source)
             self.objective_ = self._runs[0][0].objective
         else:
             self._runs = go_on(self, self._runs, source, carry=once)
+        if not resumed:
+            self._phase: dict[str, Any] = {"task": name, "once": once, "runs": []}
         if hasattr(objective, "solve"):
             solve_all(self._runs, source)
-        else:
-            name = None if task is None else str(task)
-            try:
-                records = train_all(self._runs, source, self._plan(source, validation, once), name, shown=self.verbose)
-                self.history_.extend(records)
-            finally:
-                self._conclude()
-        self._conclude()
+            self._conclude()
+            return self
+        folder = Folder(self.folder)
+        if fresh:
+            folder.claim()
+        try:
+            with folder.interruptible() as paused:
+                plan = replace(self._plan(source, validation, once), paused=paused)
+                train_all(self._runs, source, plan, self._phase, keep=lambda: folder.keep(self), shown=self.verbose)
+        except KeyboardInterrupt:
+            folder.keep(self)
+            raise
+        except Diverged as error:
+            raise Diverged(f"{error}{folder.told()}") from error
+        finally:
+            self._conclude_phase()
         return self
+
+    def _conclude_phase(self) -> None:
+        """A phase of training has ended: its records join the others."""
+        self.history_.extend(records(self._phase))
+        self._phase["runs"] = []
+        self._conclude()
 
     def _plan(self, source: Source, validation: Source | None, once: bool) -> Plan:
         if self.epochs is not None and source.epoch is None:

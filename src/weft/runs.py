@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,12 @@ from torch import Tensor
 from weft.core.configured import closest
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of
-from weft.core.source import Source, tree_map, tree_stack
+from weft.core.source import Source, Spec, tree_map, tree_stack
 from weft.core.state import State
 from weft.core.strategy import Strategy
 from weft.engine.build import build
 from weft.engine.engine import Engine
-from weft.engine.loop import History, Plan, train
+from weft.engine.loop import History, Plan, begin, train
 from weft.engine.optim import is_torch_scheduler
 from weft.engine.progress import Bar
 from weft.engine.vectorize import VectorizationWarning, blame
@@ -37,7 +37,7 @@ from weft.reading import DTYPES
 if TYPE_CHECKING:
     from weft.learner import Learner
 
-__all__ = ["Run", "answering", "ask", "draw", "go_on", "settings", "single", "solve_all", "start", "train_all"]
+__all__ = ["Run", "answering", "ask", "assemble", "draw", "go_on", "records", "settings", "single", "solve_all", "start", "train_all"]
 
 Run = tuple[Engine, State]
 _ROWS = 8192  # rows at a time when a capability is asked
@@ -74,24 +74,33 @@ def settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
 
 def start(learner: Learner, objective: Objective, strategy: Strategy, source: Source) -> list[Run]:
     """Builds the objective and the state of every run: one, stacked replicas, or one run each."""
-    each = learner._replica_settings
-    device, dtype = learner._device(), DTYPES[learner.dtype]
-    owners = [_with(learner, setting) for setting in each]
-    if learner.replicas is not None and _stackable(learner, objective, strategy, each):
-        swept = {n: [s[n] for s in each] for n in each[0] if n != "random_state"}
-        tensors = {n.partition("__")[2]: _numbers(n, v).to(device, dtype) for n, v in swept.items()}
-        seeds = [int(s["random_state"]) for s in each]
-        builds = [build(objective, source.spec, seed, dtype) for seed in seeds]
-        engine = make_engine(owners[0], builds[0], source, swept=tensors, replicas=len(each))
+    device = learner._device()
+    if learner.replicas is not None and _stackable(learner, objective, strategy, learner._replica_settings):
+        ((engine, seeds, builds),) = assemble(learner, objective, source.spec, source, stacked=True)
         state = engine.init(seeds, device, learner.init, builds)
         if _vectorizes(engine, state, source):
             return [(engine, state)]
-    runs = []
-    for own, setting in zip(owners, each, strict=True):
-        seed = int(setting["random_state"])
-        engine = make_engine(own, build(own._objective(), source.spec, seed, dtype), source)
-        runs.append((engine, engine.init([seed], device, learner.init)))
-    return runs
+    parts = assemble(learner, objective, source.spec, source, stacked=False)
+    return [(engine, engine.init(seeds, device, learner.init, builds)) for engine, seeds, builds in parts]
+
+
+def assemble(
+    learner: Learner, objective: Objective, spec: Spec, kind: Source | Engine, *, stacked: bool
+) -> list[tuple[Engine, list[int], list[Objective]]]:
+    """Engines without states: one for all replicas at once, or one for each; with seeds and built objectives."""
+    each, dtype = learner._replica_settings, DTYPES[learner.dtype]
+    owners = [_with(learner, setting) for setting in each]
+    seeds = [int(setting["random_state"]) for setting in each]
+    if stacked:
+        swept = {n: [s[n] for s in each] for n in each[0] if n != "random_state"}
+        tensors = {n.partition("__")[2]: _numbers(n, v).to(learner._device(), dtype) for n, v in swept.items()}
+        builds = [build(objective, spec, seed, dtype) for seed in seeds]
+        return [(make_engine(owners[0], builds[0], kind, swept=tensors, replicas=len(each)), seeds, builds)]
+    parts = []
+    for own, seed in zip(owners, seeds, strict=True):
+        built = build(own._objective(), spec, seed, dtype)
+        parts.append((make_engine(own, built, kind), [seed], [built]))
+    return parts
 
 
 def _numbers(name: str, values: list[Any]) -> Tensor:
@@ -222,24 +231,37 @@ def _kinds(strategy: Strategy) -> list[type]:
 
 
 def train_all(
-    runs: list[Run], source: Source, plan: Plan, task: str | None, *, shown: bool
-) -> Iterator[dict[str, Any]]:
-    """Runs the plan in every run, then consolidates the task; gives the records, side by side."""
-    histories = []
-    for engine, state in runs:
-        state.best = {}
-        state.stopped = {k: state.stopped[k] for k in state.diverged}
-        alive = [k not in state.stopped for k in range(state.replicas or 1)]
-        state.active = torch.tensor(alive if state.replicas else alive[0], device=state.device)
+    runs: list[Run], source: Source, plan: Plan, phase: dict[str, Any], *, keep: Callable[[], None], shown: bool
+) -> None:
+    """Runs the plan in every run, then consolidates the task.
+
+    `phase` tells how far that has come: the task, and for each run begun its records and whether it is
+    done. `keep` is called whenever state and phase are such that the training can go on from them.
+    """
+    task, begun = phase["task"], phase["runs"]
+    for i, (engine, state) in enumerate(runs):
+        if i == len(begun):
+            begin(engine, state, plan)
+            if task is not None:
+                engine.release(state, task)
+            begun.append({"records": History(), "done": False})
+            keep()
+        if begun[i]["done"]:
+            continue
         engine.total = plan.steps
-        if task is not None:
-            engine.release(state, task)
         with Bar(plan, engine, shown=shown) as bar:
-            own = Plan(**{**plan.__dict__, "observers": [*plan.observers, bar.update]})
-            histories.append(train(engine, state, source, own))
+            observers = [*plan.observers, bar.update, lambda record: keep()]
+            train(engine, state, source, replace(plan, observers=observers), begun[i]["records"])
         if task is not None:
             engine.consolidate(state, source, task)
-    return _merged(histories, task)
+        begun[i]["done"] = True
+        keep()
+
+
+def records(phase: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A phase's records, those of several runs side by side."""
+    if phase["runs"]:
+        yield from _merged([run["records"] for run in phase["runs"]], phase["task"])
 
 
 def solve_all(runs: list[Run], source: Source) -> None:

@@ -5,5 +5,16 @@ from weft.data.finite import FiniteMDP
 from weft.data.gaussians import mode_coverage, ring
 from weft.data.sinusoids import sinusoids
 from weft.data.spirals import spirals, spirals_test
+from weft.data.tables import Recipe, read_columns
 
-__all__ = ["CartPole", "FiniteMDP", "mode_coverage", "ring", "sinusoids", "spirals", "spirals_test"]
+__all__ = [
+    "CartPole",
+    "FiniteMDP",
+    "Recipe",
+    "mode_coverage",
+    "read_columns",
+    "ring",
+    "sinusoids",
+    "spirals",
+    "spirals_test",
+]

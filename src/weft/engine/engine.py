@@ -16,6 +16,7 @@ from weft.core.state import State
 from weft.core.strategy import Local, Params, Strategy
 from weft.engine.ambient import ambient
 from weft.engine.build import initialize, refuse_alike
+from weft.engine.distributed import refuse_coupled, refuse_different, share, total, world
 from weft.engine.gradients import Gradient, base_loss
 from weft.engine.optim import Optimizer, as_schedule, is_torch_scheduler
 from weft.engine.squares import Readout, squares
@@ -90,6 +91,7 @@ class Engine:
         }
         self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
         self._method = _Method(objective)
+        self._alike = False
         self._refuse_batch_statistics()
 
     def _trained(self, player: str) -> list[str]:
@@ -169,9 +171,9 @@ class Engine:
             for batches in zip(*(read(_View(state, k)) for k in range(state.replicas)), strict=True):
                 yield tree_stack(list(batches))
 
-    def numbered(self, batch: Batch) -> Batch:
+    def numbered(self, batch: Batch, *, grouped: bool) -> Batch:
         """The batch with row numbers on it, the same in every replica."""
-        dims = 2 if self.grouped else 1
+        dims = 2 if grouped else 1
         if self.replicas is None:
             return number_rows(batch, dims)
         one = number_rows(tree_map(lambda t: t[0], batch), dims)
@@ -183,6 +185,8 @@ class Engine:
         params = {n: p.detach() for n, p in state.params.items() if n in names}
         others = {n: p.detach() for n, p in state.params.items() if n not in names}
         compute, key, strategy_state = self.gradients[player], state.key("step", player), state.strategy[player]
+        if world()[1] > 1:
+            return self._gradient_over_ranks(compute, state, params, others, batch, player)
         if self.replicas is None:
             return compute(params, others, state.buffers, batch, key, self.strategy, strategy_state)
 
@@ -194,12 +198,38 @@ class Engine:
         args = (params, others, state.buffers, batch, key, strategy_state, self.swept)
         return vectorized(one)(*args)
 
+    def _gradient_over_ranks(
+        self, compute: Gradient, state: State, params: Params, others: Params, batch: Batch, player: str
+    ) -> tuple[Params, Tensor, Params, Any]:
+        """The same, each process taking its share of the batch; sums are made outside of the replicas' map."""
+        where = f"at step {state.step}"
+        if not self._alike:
+            refuse_coupled(self.objective)
+            seeds, both = state.seeds, {**params, **others}
+            refuse_different({"random_state": seeds, "parameters": both, "batch": batch}, where)
+            self._alike = True
+        stacked = 0 if self.replicas is None else 1
+        part = share(batch, stacked + compute.axis(self.strategy))
+        if stacked and compute._bytes is None and (self.strategy.needs != "mean" or self.strategy.per_group):
+            self._measure(compute, state, params, others, part, player)
+        key, own = state.key("step", player), state.strategy[player]
+
+        def local(params: Any, others: Any, buffers: Any, part: Any, key: Any, own: Any, swept: Any) -> Any:
+            return compute.local(params, others, buffers, part, key, self.strategy.having(**swept), own)
+
+        def conclude(parts: Any, params: Any, key: Any, own: Any, swept: Any) -> Any:
+            return compute.conclude(parts, params, key, self.strategy.having(**swept), own)
+
+        parts = self._map(local, params, others, state.buffers, part, key, own, self.swept)
+        parts = compute.pool(parts, state.buffers, batch, self.strategy, stacked, where)
+        return self._map(conclude, parts, params, key, own, self.swept)
+
     def probe(self, state: State, source: Source) -> None:
         """One gradient and one evaluation, without effect: raises what training would raise."""
         batch = next(self.batches(source, state))
         self.objective.train()
         for player in self.players:
-            self.gradient(state, self.numbered(batch), player)
+            self.gradient(state, self.numbered(batch, grouped=self.grouped), player)
         if not self.episodic:
             self.measure(state, iter([batch]), grouped=self.grouped)
 
@@ -213,7 +243,7 @@ class Engine:
 
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; returns their losses, per replica."""
-        batch = self.numbered(batch)
+        batch = self.numbered(batch, grouped=self.grouped)
         report = {}
         self.objective.train()
         for player in self.players:
@@ -312,10 +342,13 @@ class Engine:
 
     def measure(self, state: State, batches: Iterator[Batch], *, grouped: bool = False) -> dict[str, Tensor]:
         """The objective's measures over batches, each one number (per replica), weighted by example."""
-        sums: dict[str, Tensor] = {}
-        mass: Any = 0.0
-        for batch in batches:
-            batch = self.numbered(batch)
+        rank, size = world()
+        pieces: list[Any] = []
+        turn = 0
+        for turn, batch in enumerate(batches):
+            if turn and turn % size != rank:
+                continue  # another process's; the first is run by all, for it tells what is measured
+            batch = self.numbered(batch, grouped=grouped)
             if grouped:
                 flat: Any = flatten_groups
                 batch = flat(batch) if self.replicas is None else tree_map(lambda t: t.flatten(1, 2), batch)
@@ -333,9 +366,12 @@ class Engine:
 
             key = fold(key_of(state.seeds), "measure")
             found, count = self._map(one, state.params, state.buffers, batch, key)
-            sums = {n: sums.get(n, 0.0) + v for n, v in found.items()}
-            mass = mass + count
-        return {n: v / mass for n, v in sums.items()}
+            pieces.append({"sums": found, "mass": count})
+        if turn and rank:
+            pieces[0] = tree_map(torch.zeros_like, pieces[0])
+        whole: Any = tree_map(lambda t: t.sum(0), tree_stack(pieces)) if pieces else {"sums": {}}
+        whole = total(whole, f"after step {state.step}") if turn else whole
+        return {n: v / whole["mass"] for n, v in whole["sums"].items()}
 
     def consolidate(self, state: State, source: Source, task: str, rows: int = 1024) -> None:
         """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""

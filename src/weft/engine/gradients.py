@@ -1,6 +1,7 @@
 """Gradients of one player's loss: of the mean, per group, per example; chunked under a memory bound.
 
-Everything here is a pure function of tensors, so that the step around it can be mapped over replicas.
+Everything here is a pure function of tensors, so that the step around it can be mapped over replicas;
+all but `Gradient.pool`, which comes between two such functions where several processes share a batch.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from weft.core.random import keyed
 from weft.core.source import Batch, flatten_groups, rows_of, tree_map
 from weft.core.strategy import Loss, Params, Strategy, StrategyState
 from weft.engine.ambient import ambient
+from weft.engine.distributed import gather, largest, mean, refuse_moving
 from weft.engine.vectorize import Mapper
 
 __all__ = ["Gradient", "base_loss", "saved_bytes"]
 
 Value = tuple[Tensor, Any]
+Parts = dict[str, Any]
+"""What a share of a batch gives: the `gradient` and `loss` of its mean or of each group, their `mass`
+(how much they count), and the `buffers` after the forward."""
 
 
 def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor, player: str) -> Loss:
@@ -108,6 +113,7 @@ class Gradient:
         self.weighting, self.pieces, self.memory, self.transform = weighting, pieces, memory, transform
         self.mapper = Mapper()
         self._bytes: int | None = None
+        self._settled = False
 
     def __call__(
         self,
@@ -120,10 +126,10 @@ class Gradient:
         state: StrategyState,
     ) -> tuple[Params, Tensor, Params, StrategyState]:
         """The gradient, the mean loss, the buffers after the forward and the strategy's state."""
-        with keyed(key):
-            return self._compute(params, others, buffers, batch, key, strategy, state)
+        parts = self._local(params, others, buffers, batch, key, strategy, state)
+        return self.conclude(parts, params, key, strategy, state)
 
-    def _compute(
+    def local(
         self,
         params: Params,
         others: Params,
@@ -132,43 +138,114 @@ class Gradient:
         key: Tensor,
         strategy: Strategy,
         state: StrategyState,
+    ) -> Parts:
+        """What a share of the batch gives, before the strategy combines it."""
+        parts = self._local(params, others, buffers, batch, key, strategy, state)
+        if not isinstance(parts["mass"], Tensor):
+            parts["mass"] = torch.full_like(parts["loss"], parts["mass"])
+        return parts
+
+    def axis(self, strategy: Strategy) -> int:
+        """The axis of a batch that processes may share: rows, or whole groups where the loss needs them whole."""
+        return 1 if self.grouped and not strategy.per_group else 0
+
+    def pool(self, parts: Parts, buffers: Params, batch: Batch, strategy: Strategy, stacked: int, where: str) -> Parts:
+        """All processes' parts made those of the whole batch.
+
+        Args:
+            parts: what the share of this process gives.
+            buffers: those before the forward.
+            batch: the whole batch.
+            strategy: says what the parts are.
+            stacked: leading axes of all tensors that stand for replicas: 0 or 1.
+            where: for the message if a process is lost.
+        """
+        mass, after = parts["mass"], parts["buffers"]
+        whole = mass.sum(-1) if mass.dim() > stacked else mass
+        # Averaging the change keeps what does not change as it is, to the last bit.
+        moved = {name: b - buffers[name] for name, b in after.items() if b.is_floating_point()}
+        counted = {name: b for name, b in after.items() if not b.is_floating_point()}
+        found = {name: parts[name] for name in ("gradient", "loss")}
+        axis = stacked + self.axis(strategy)
+        if strategy.needs == "example" or (strategy.needs == "group" and strategy.per_group):
+            found["mass"] = mass
+            groups = rows_of(batch, stacked) if axis > stacked else 1  # examples of all groups are end to end
+            found = tree_map(lambda t: t.unflatten(stacked, (groups, -1)), found)
+            found = gather(found, stacked + 1, rows_of(batch, axis), where)
+            found = tree_map(lambda t: t.flatten(stacked, stacked + 1), found)
+            moved = mean(moved, whole, where)[0] if moved else {}
+        elif mass.dim() == stacked:
+            together, mass = mean({"found": found, "moved": moved}, mass, where)
+            found, moved = {**together["found"], "mass": mass}, together["moved"]
+        else:
+            found, mass = mean(found, mass, where)
+            found["mass"] = mass
+            moved = mean(moved, whole, where)[0] if moved else {}
+        counted = largest(counted, where) if counted else {}
+        joined = {name: buffers[name] + moved[name] if name in moved else counted[name] for name in after}
+        if after and not self._settled:
+            refuse_moving(after, joined, whole, where)
+            self._settled = True
+        return {**found, "buffers": joined}
+
+    def conclude(
+        self, parts: Parts, params: Params, key: Tensor, strategy: Strategy, state: StrategyState
     ) -> tuple[Params, Tensor, Params, StrategyState]:
+        """From the parts of a whole batch to what a call gives: the groups combined, the penalty added."""
+        gradient, value = parts["gradient"], parts["loss"]
+        with keyed(key):
+            if strategy.needs != "mean":
+                weights = self._weights(parts["mass"])
+                value = (weights * value).sum()
+                gradient, state = strategy.combine(gradient, parts["loss"], weights, state)
+            if strategy.does("penalty"):
+                extra, _ = _differentiate(lambda p: (strategy.penalty(p, state), {}), params, self.transform)
+                gradient = {name: g + extra[name] for name, g in gradient.items()}
+        return gradient, value, parts["buffers"], state
+
+    def _local(
+        self,
+        params: Params,
+        others: Params,
+        buffers: Params,
+        batch: Batch,
+        key: Tensor,
+        strategy: Strategy,
+        state: StrategyState,
+    ) -> Parts:
         def wrapped(buffers: Params) -> Loss:
             return strategy.wrap(base_loss(self.objective, others, buffers, key, self.player), state)
 
-        if strategy.needs == "mean" and not strategy.per_group:
-            gradient, value, buffers = self._pooled(wrapped, params, buffers, batch)
-        else:
+        with keyed(key):
+            if strategy.needs == "mean" and not strategy.per_group:
+                return self._pooled(wrapped, params, buffers, batch)
             if strategy.needs == "example":
                 batch = tree_map(lambda t: t.unsqueeze(1), flatten_groups(batch) if self.grouped else batch)
-            weights = self._group_weights(batch)
+            mass = _group_masses(batch, next(iter(params.values())).dtype)
+            weights = self._weights(mass)
             each = self._each(wrapped)
             chunk = self._chunk(base_loss(self.objective, others, buffers, key, self.player), params, batch, strategy)
             if strategy.needs == "mean":
-                gradient, value, buffers = self._mean_of_groups(each, params, buffers, batch, weights, chunk)
-            else:
-                spread = _spread(buffers, len(weights))
+                parts = self._mean_of_groups(each, params, buffers, batch, weights, chunk)
+                return {**parts, "mass": self._counted(mass).sum()}
+            spread = _spread(buffers, len(weights))
 
-                def one(p: Params, b: Params, part: Batch) -> tuple[Params, tuple[Tensor, Params]]:
-                    return grad_and_value(lambda q: each(q, b, part), has_aux=True)(p)
+            def one(p: Params, b: Params, part: Batch) -> tuple[Params, tuple[Tensor, Params]]:
+                return grad_and_value(lambda q: each(q, b, part), has_aux=True)(p)
 
-                gradients, (losses, after) = self.mapper(one, (None, 0, 0), params, spread, batch, chunk=chunk)
-                buffers, value = _merge_buffers(after, weights), (weights * losses).sum()
-                gradient, state = strategy.combine(gradients, losses, weights, state)
-        if strategy.does("penalty"):
-            extra, _ = _differentiate(lambda p: (strategy.penalty(p, state), {}), params, self.transform)
-            gradient = {name: g + extra[name] for name, g in gradient.items()}
-        return gradient, value, buffers, state
+            gradients, (losses, after) = self.mapper(one, (None, 0, 0), params, spread, batch, chunk=chunk)
+            return {"gradient": gradients, "loss": losses, "mass": mass, "buffers": _merge_buffers(after, weights)}
 
-    def _pooled(self, wrapped: Any, params: Params, buffers: Params, batch: Batch) -> tuple[Params, Tensor, Params]:
+    def _pooled(self, wrapped: Any, params: Params, buffers: Params, batch: Batch) -> Parts:
         """The gradient of the mean loss: one backward, or several over parts of the rows."""
         flat = flatten_groups(batch) if self.grouped else batch
         parts = _split(flat, self.pieces)
-        total: Tensor | float = sum(_mass(part) for part in parts)
+        total: Any = sum(_mass(part) for part in parts)
+        least = total.clamp_min(torch.finfo(total.dtype).tiny) if isinstance(total, Tensor) else total
         gradient: Params = {}
         value: Any = 0.0
         for part in parts:
-            loss, share = wrapped(buffers), _mass(part) / total
+            loss, share = wrapped(buffers), _mass(part) / least
 
             def scalar(p: Params, loss: Loss = loss, part: Batch = part, share: Any = share) -> Value:
                 output = loss(p, part)
@@ -178,7 +255,7 @@ class Gradient:
             piece, (loss_value, buffers) = _differentiate(scalar, params, self.transform)
             gradient = {n: gradient[n] + g for n, g in piece.items()} if gradient else piece
             value = value + loss_value
-        return gradient, value, buffers
+        return {"gradient": gradient, "loss": value, "mass": total, "buffers": buffers}
 
     def _each(self, wrapped: Any) -> Callable[[Params, Params, Batch], Value]:
         """One group's mean loss, and the buffers after it."""
@@ -191,7 +268,7 @@ class Gradient:
 
     def _mean_of_groups(
         self, each: Any, params: Params, buffers: Params, batch: Batch, weights: Tensor, chunk: int
-    ) -> tuple[Params, Tensor, Params]:
+    ) -> Parts:
         """The gradient of the groups' weighted mean loss, where each group's loss stands by itself."""
         gradient: Params = {}
         value: Any = 0.0
@@ -210,17 +287,16 @@ class Gradient:
             value = value + loss_value
             merged.append(after)
         joined = {name: torch.cat([m[name] for m in merged]) for name in buffers}
-        return gradient, value, _merge_buffers(joined, weights)
+        return {"gradient": gradient, "loss": value, "buffers": _merge_buffers(joined, weights)}
 
-    def _group_weights(self, batch: Batch) -> Tensor:
+    def _counted(self, mass: Tensor) -> Tensor:
+        """How much each group counts, by its mass."""
+        return mass if self.weighting == "example" else (mass > 0).to(mass.dtype)
+
+    def _weights(self, mass: Tensor) -> Tensor:
         """The groups' weights, summing to one; groups without any weight in this batch count nothing."""
-        part = batch.get("query", batch)
-        rows = part["row"]
-        mass = part["weight"].sum(1) if "weight" in part else torch.full_like(rows[:, 0], rows.shape[1])
-        mass = mass.to(torch.get_default_dtype() if not mass.is_floating_point() else mass.dtype)
-        if self.weighting == "group":
-            mass = (mass > 0).to(mass.dtype)
-        return mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
+        counted = self._counted(mass)
+        return counted / counted.sum().clamp_min(torch.finfo(mass.dtype).tiny)
 
     def _chunk(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> int:
         """How many groups fit the memory bound at a time."""
@@ -256,6 +332,18 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
     ]
 
 
+def _group_masses(batch: Batch, dtype: torch.dtype) -> Tensor:
+    """The sum of each group's weights, or its number of rows, in the precision of the parameters or better."""
+    dtype = torch.promote_types(dtype, torch.float32)
+    part = batch.get("query", batch)
+    rows = part["row"]
+    if "weight" in part:
+        return part["weight"].sum(1, dtype=dtype)
+    return torch.full_like(rows[:, 0], rows.shape[1], dtype=dtype)
+
+
 def _mass(batch: Batch) -> Any:
     part = batch.get("query", batch)
-    return part["weight"].sum() if "weight" in part else rows_of(part)
+    if "weight" not in part:
+        return rows_of(part)
+    return part["weight"].sum(dtype=torch.promote_types(part["weight"].dtype, torch.float32))

@@ -17,7 +17,7 @@ from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.engine.engine import Diverged, Engine
 
-__all__ = ["History", "Plan", "train"]
+__all__ = ["History", "Plan", "begin", "progress_of", "train"]
 
 
 class History(list[dict[str, Any]]):
@@ -55,6 +55,7 @@ class Plan:
         validation: where the progress measure is taken, or None for the training batch.
         rows: rows at a time in evaluation.
         observers: called with each record; they observe.
+        paused: asked after each step whether to stop here for now (Ctrl-C); the state can be kept then.
     """
 
     steps: int
@@ -64,6 +65,7 @@ class Plan:
     validation: Source | None = None
     rows: int = 4096
     observers: Sequence[Callable[[dict[str, Any]], Any]] = ()
+    paused: Callable[[], bool] = lambda: False
 
 
 def _plain(value: Tensor) -> Any:
@@ -71,13 +73,21 @@ def _plain(value: Tensor) -> Any:
     return value.item() if value.dim() == 0 else value.detach().double().cpu().numpy()
 
 
+def begin(engine: Engine, state: State, plan: Plan) -> None:
+    """Makes a state ready for a plan; what has diverged stays as it is."""
+    engine.total = plan.steps
+    state.origin, state.tally, state.best = state.step, {}, {}
+    state.stopped = {k: state.stopped[k] for k in state.diverged}
+    alive = [k not in state.stopped for k in range(state.replicas or 1)]
+    state.active = torch.tensor(alive if state.replicas else alive[0], device=state.device)
+
+
 def train(engine: Engine, state: State, source: Source, plan: Plan, history: History | None = None) -> History:
     """Trains until the plan's steps are made or every replica has stopped.
 
-    With the `history` of an interrupted training, goes on from the state that was kept with it.
+    The records are appended to `history`; with that of an interrupted training, it goes on from there.
     """
-    if history is None:
-        history, state.origin, state.tally = History(), state.step, {}
+    history = History() if history is None else history
     end = state.origin + plan.steps
     started = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
     stream = engine.batches(source, state)
@@ -94,6 +104,8 @@ def train(engine: Engine, state: State, source: Source, plan: Plan, history: His
                 history.append({**record, "seconds": time.perf_counter() - started})
                 for observer in plan.observers:
                     observer(history[-1])
+            if plan.paused():
+                raise KeyboardInterrupt
     except Diverged:
         history.append({"step": state.step, "epoch": len(history) + 1, "seconds": time.perf_counter() - started})
         if state.replicas is None:

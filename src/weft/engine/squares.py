@@ -26,6 +26,8 @@ from weft.core.random import key_of, keyed, unit
 from weft.core.source import Batch, rows_of, tree_map
 from weft.core.strategy import Params
 from weft.engine.ambient import ambient
+from weft.engine.distributed import share, world
+from weft.engine.distributed import total as over_ranks
 from weft.engine.vectorize import Mapper
 
 __all__ = ["Readout", "squares"]
@@ -148,7 +150,7 @@ def squares(
             return list(readout(output, batch))
 
     try:
-        for batch in batches:
+        for batch in (share(whole, 0) for whole in batches):
             examples += float(batch["weight"].sum()) if "weight" in batch else rows_of(batch)
             rest = _layerwise(run, objective, params, others, batch, total, general)
             general = rest if general is None else general
@@ -156,6 +158,10 @@ def squares(
                 _one_by_one(run, params, others, batch, total, general, mapper)
     finally:
         objective.train(training)
+    if world()[1] > 1:
+        count = torch.tensor(examples, dtype=torch.float64, device=key.device)
+        sums = over_ranks({"squares": total, "examples": count}, "at the end of a task")
+        total, examples = sums["squares"], float(sums["examples"])
     return total, examples
 
 

@@ -1,0 +1,102 @@
+"""What the benchmarks share: contestants that take turns, the data, and how a comparison is judged.
+
+A contestant is a function that prepares everything and returns what is to be timed. Each one lives in a
+process of its own, in its own environment, and waits there for its turns, so that the contestants of a
+benchmark are measured in alternation and a busy machine slows all of them down alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+THREADS = 2
+
+Turn = Callable[[], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ours beside another contestant's: `faster` is the least factor that is asked for, `price` the largest.
+
+    Without either the figures are reported and nothing is judged.
+    """
+
+    ours: str
+    other: str
+    faster: float | None = None
+    price: float | None = None
+
+
+def timed(function: Callable[[], Any], *, times: int = 1, scale: float = 1.0) -> Turn:
+    """A turn: the median of so many calls, in seconds of the clock and of the processor, times `scale`."""
+
+    def turn() -> dict[str, float]:
+        clock, work = [], []
+        for _ in range(times):
+            started, busy = time.perf_counter(), time.process_time()
+            function()
+            clock.append(time.perf_counter() - started)
+            work.append(time.process_time() - busy)
+        return {"seconds": statistics.median(clock) * scale, "processor": statistics.median(work) * scale}
+
+    return turn
+
+
+def serve(contestants: dict[str, Callable[[], Turn]]) -> None:
+    """Prepares the contestant that the command line names, then takes a turn for every line that comes in."""
+    torch.set_num_threads(THREADS)
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # what libraries print is no answer
+        turn = contestants[sys.argv[1]]()
+        for _ in sys.stdin:
+            print(json.dumps(turn()), file=answers, flush=True)
+
+
+def mnist() -> tuple[Tensor, Tensor]:
+    """The 60,000 training images as rows in [0, 1] and their labels, from WEFT_DATA; else random ones."""
+    folder = Path(os.environ.get("WEFT_DATA", "")) / "mnist"
+    try:
+        with gzip.open(folder / "train-images-idx3-ubyte.gz") as images:
+            x = np.frombuffer(images.read(), np.uint8, offset=16).reshape(-1, 784)
+        with gzip.open(folder / "train-labels-idx1-ubyte.gz") as labels:
+            y = np.frombuffer(labels.read(), np.uint8, offset=8)
+    except FileNotFoundError:
+        print("note: no MNIST under WEFT_DATA; random data of the same shape instead", file=sys.stderr)
+        random = np.random.default_rng(0)
+        x, y = random.integers(0, 256, (60_000, 784)), random.integers(0, 10, 60_000)
+    return torch.from_numpy(x.astype(np.float32) / 255.0), torch.from_numpy(y.astype(np.int64))
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """The plain PyTorch net that the peers train."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def engine_of(objective: Any, strategy: Any, source: Any, optimizer: Any = "adam", **options: Any) -> tuple[Any, Any]:
+    """Weft's engine and its state, as a Learner makes them: for what is less than a whole `fit`."""
+    from weft.engine import Engine
+    from weft.engine.build import build
+    from weft.engine.optim import as_optimizer
+
+    replicas = options.get("replicas")
+    built = build(objective, source.spec, 0, torch.float32)
+    optimizers = {player: as_optimizer(optimizer) for player in built.players or ("",)}
+    engine = Engine(built, strategy, optimizers, grouped=source.grouped, episodic=source.episodic, **options)
+    return engine, engine.init(list(range(replicas or 1)), options.get("device") or torch.device("cpu"))

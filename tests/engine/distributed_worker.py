@@ -1,0 +1,249 @@
+"""What each process runs in the tests of several processes, and what one process runs beside them.
+
+`torchrun --nproc-per-node 2 distributed_worker.py FOLDER` runs every case and writes the parameters into
+FOLDER; `python distributed_worker.py FOLDER` runs trainings in which rank 1 dies or hangs.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from weft import Classifier, Learner, weave
+from weft.attacks import PGD
+from weft.core.objective import Output, reduce
+from weft.core.strategy import Strategy
+from weft.data import FiniteMDP, sinusoids
+from weft.engine.distributed import agree, anywhere, start, world
+from weft.nets import MLP
+from weft.objectives import GAN, REINFORCE, Regression
+from weft.sources import Arrays, Episodes, Rollouts
+from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(41, 4))
+Y = (X[:, 0] + 0.5 * X[:, 1] * X[:, 2] > 0).astype(int)
+SITE = np.repeat([0, 1, 2], [24, 10, 7])  # ragged, and odd after halving
+WEIGHT = rng.uniform(0.5, 2.0, size=41)
+COMMON = {"epochs": 2, "batch_size": 7, "dtype": "float64", "device": "cpu", "random_state": 3}
+
+
+def net(inputs, outputs):
+    return MLP(inputs, outputs, hidden=(8,), dropout=0.3)
+
+
+def tree(learner):
+    """Everything that training changes, by name."""
+    found = {}
+    for i, (_, state) in enumerate(learner._runs):
+        for kind in ("params", "buffers"):
+            found.update({f"{i}.{kind}.{name}": t for name, t in getattr(state, kind).items()})
+    return found
+
+
+def losses(learner):
+    names = [n for n in learner.history_[-1] if n not in ("seconds", "task")]
+    return {f"history.{n}": torch.as_tensor(np.asarray(learner.history_[n], dtype=float)) for n in names}
+
+
+def result(learner):
+    return {**tree(learner), **losses(learner)}
+
+
+def classify(strategy=None, *, weight=None, environment=SITE, **settings):
+    learner = Classifier(net, strategy=strategy, **{**COMMON, **settings})
+    return result(learner.fit(X, Y, environment=environment, sample_weight=weight))
+
+
+def measured_in_parts(parts):
+    learner = Classifier(net, **COMMON).fit(X, Y)
+    engine, state = learner._runs[0]
+    batches = ({"x": torch.as_tensor(X[i::parts]), "y": torch.as_tensor(Y[i::parts])} for i in range(parts))
+    return engine.measure(state, batches)
+
+
+def in_sequence(fisher, **settings):
+    learner = Classifier(net, strategy=EWC(strength=5.0, fisher=fisher), **{**COMMON, **settings})
+    for task, sign in (("first", 1.0), ("second", -1.0)):
+        learner.partial_fit(sign * X, Y, classes=[0, 1], task=task, sample_weight=WEIGHT)
+    engine, state = learner._runs[0]
+    if not settings:
+        whole = Arrays(torch.as_tensor(X), y=torch.as_tensor(Y))
+        engine.consolidate(state, whole, "in parts", rows=10)  # the last of them is one row
+    found = result(learner)
+    for name, kept in state.strategy[""]["tasks"].items():
+        found.update({f"precision.{name}.{n}": p for n, p in kept["precision"].items()})
+    return found
+
+
+class Slope(Strategy):
+    """A loss that needs its group whole: the squared slope of the group's mean loss along a scale of it."""
+
+    per_group = True
+
+    def __init__(self, needs="mean"):
+        self.needs = needs
+
+    def wrap(self, loss, state):
+        def steep(params, batch):
+            output = loss(params, batch)
+            mean = reduce(output.losses, output.weight)
+            return Output(output.losses + mean.square(), weight=output.weight, buffers=output.buffers)
+
+        return steep
+
+
+class Buffers(nn.Module):
+    """Buffers that a forward changes, whatever the rows are; and, with `follow`, one that follows them."""
+
+    def __init__(self, inputs, outputs, follow=False):
+        super().__init__()
+        self.layer = nn.Linear(inputs, outputs)
+        self.register_buffer("decay", torch.ones(3))
+        self.register_buffer("turns", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("third", torch.full((), 1 / 3))
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.follow = follow
+
+    def forward(self, x):
+        if self.training:
+            self.decay.mul_(0.9)
+            self.turns.add_(1)
+            if self.follow:
+                self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return self.layer(x) * self.third * self.decay.clone()[0]
+
+
+def few_shots(**settings):
+    source = Episodes(sinusoids, tasks=5, shots=3, queries=4)
+    learner = Learner(Regression(hidden=(8,)), strategy=MAML(inner_lr=0.05, inner_steps=2), steps=4)
+    return result(learner.set_params(dtype="float64", random_state=1, device="cpu", **settings).fit(source))
+
+
+def game(**settings):
+    learner = Learner(GAN(latent=2, hidden=(8,), critic_steps=2), **{**COMMON, "epochs": None, "steps": 5, **settings})
+    return result(learner.fit(X))
+
+
+def play():
+    moves = torch.tensor([[[0.2, 0.8], [0.9, 0.1]], [[0.5, 0.5], [0.1, 0.9]]])
+    source = Rollouts(FiniteMDP(moves, torch.tensor([[0.0, 1.0], [0.5, 0.0]]), horizon=3), envs=5)
+    learner = Learner(REINFORCE(hidden=(8,)), steps=4, dtype="float64", random_state=0, device="cpu")
+    return result(learner.fit(source))
+
+
+ATTACK = PGD(eps=0.1, steps=2, start="random")
+CASES = {
+    "erm, dropout, odd batches": lambda: classify(environment=None, clip=0.3),
+    "erm, weighted, accumulated": lambda: classify(environment=None, weight=WEIGHT, accumulate=3),
+    "erm, batches of one row": lambda: classify(environment=None, epochs=1, batch_size=1),
+    "erm, validation, early stopping": lambda: classify(environment=None, epochs=6, validation=0.3, patience=1),
+    "measured in one part": lambda: measured_in_parts(1),
+    "measured in two parts": lambda: measured_in_parts(2),
+    "measured in five parts": lambda: measured_in_parts(5),
+    "mask, ragged environments": lambda: classify(ANDMask(threshold=0.3)),
+    "mask, weighted": lambda: classify(ANDMask(threshold=1.0), weight=WEIGHT),
+    "mask, environments alike": lambda: classify(ANDMask(threshold=0.3), weighting="group"),
+    "mask, every example": lambda: classify(ANDMask(threshold=0.1, each="example"), environment=None),
+    "mask, every example of environments": lambda: classify(
+        weave(AdversarialTraining(ATTACK), ANDMask(threshold=0.1, each="example")), weight=WEIGHT
+    ),
+    "tasks, true fisher": lambda: in_sequence("true"),
+    "tasks, sampled fisher": lambda: in_sequence("sampled"),
+    "episodes": few_shots,
+    "episodes, replicas": lambda: few_shots(replicas=2),
+    "game": game,
+    "game, replicas": lambda: game(replicas=2),
+    "adversarial": lambda: classify(AdversarialTraining(ATTACK), environment=None),
+    "woven": lambda: classify(weave(AdversarialTraining(ATTACK), EWC(strength=1.0), ANDMask(threshold=0.3))),
+    "replicas": lambda: classify(environment=None, replicas=2, validation=0.3),
+    "mask, replicas": lambda: classify(
+        ANDMask(), weight=WEIGHT, replicas={"strategy__threshold": [0.3, 1.0], "random_state": [1, 2]}
+    ),
+    "mask, every example, replicas": lambda: classify(ANDMask(threshold=0.1, each="example"), replicas=2),
+    "tasks, replicas": lambda: in_sequence("true", replicas=2),
+    "whole groups, mean": lambda: classify(Slope()),
+    "whole groups, each": lambda: classify(weave(Slope(), ANDMask(threshold=0.3)), weight=WEIGHT),
+    "buffers": lambda: result(Classifier(Buffers, **COMMON).fit(X, Y, sample_weight=WEIGHT)),
+    "buffers of groups": lambda: result(
+        Classifier(Buffers, strategy=ANDMask(threshold=0.3), **COMMON).fit(X, Y, environment=SITE)
+    ),
+    "rollouts": play,
+}
+
+
+class Coupled(Regression):
+    decomposable = False
+
+
+def refusals():
+    """The messages of what must not be shared."""
+    rank = world()[0]
+    normed = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    tries = {
+        "batch statistics": lambda: Classifier(normed, **COMMON).fit(X, Y),
+        "buffers": lambda: Classifier(lambda i, o: Buffers(i, o, follow=True), **COMMON).fit(X, Y),
+        "coupled": lambda: Learner(Coupled("linear"), **COMMON).fit(X, X[:, 0]),
+        "seeds": lambda: Classifier(**{**COMMON, "random_state": rank}).fit(X, Y),
+        "data": lambda: Classifier(**COMMON).fit(X[rank:], Y[rank:]),
+    }
+    for name, attempt in tries.items():
+        try:
+            attempt()
+        except ValueError as error:
+            yield f"{name}: {error}"
+
+
+def everything(folder):
+    """Every case on this rank, written to the folder."""
+    rank, _ = start()
+    for i, (_, case) in enumerate(CASES.items()):
+        save_file({n: t.contiguous() for n, t in case().items()}, folder / f"{i}-{rank}.safetensors")
+    said = [*refusals(), f"agreed on {agree(rank + 5)}", f"anywhere {anywhere(rank == 1)} {anywhere(False)}"]
+    (folder / f"said-{rank}.txt").write_text("\n".join(said))
+
+
+def cut_short(how):
+    """A training in whose fifth step rank 1 dies or hangs."""
+    rank, _ = start()
+
+    def at_step(record):
+        if rank == 1 and record["step"] == 4:
+            if how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+    Classifier(callbacks=[at_step], steps=50, batch_size=8, device="cpu", random_state=0).fit(X, Y)
+
+
+def lose(folder):
+    """Both trainings, each on two processes forked from this one; rank 0's exit status and errors to the folder."""
+    children = {}
+    for how in ("die", "hang"):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        for rank in (0, 1):
+            pid = os.fork()
+            if pid == 0:
+                os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+                os.dup2(os.open(folder / f"{how}-{rank}.txt", os.O_CREAT | os.O_WRONLY), 2)
+                return cut_short(how)
+            children[how, rank] = pid
+    for how in ("die", "hang"):
+        status = os.waitstatus_to_exitcode(os.waitpid(children[how, 0], 0)[1])
+        (folder / f"{how}-status.txt").write_text(str(status))
+    os.kill(children["hang", 1], signal.SIGKILL)
+    return None
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    (everything if "RANK" in os.environ else lose)(Path(sys.argv[1]))

@@ -1,0 +1,209 @@
+"""Kills trainings and resumes them: `python -m tests.faults.worker SCENARIO FOLDER`; prints JSON lines.
+
+One process imports torch and forks for every training, so that a kill costs a training and no start.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import weft
+from weft import Classifier, Learner, Optimizer, weave
+from weft.data import FiniteMDP, ring
+from weft.engine import checkpoint
+from weft.engine.engine import Engine
+from weft.nets import MLP
+from weft.objectives import GAN, REINFORCE
+from weft.sources import Rollouts
+from weft.strategies import EWC, ANDMask
+
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+X = rng.normal(size=(120, 5))
+Y = (X[:, 0] * X[:, 1] > 0).astype(int)
+SITE = np.arange(120) % 3
+MONTH = np.repeat(["may", "june"], 60)
+
+
+def net(inputs, outputs):
+    return MLP(inputs, outputs, hidden=(16,), dropout=0.3, batch_norm=True)
+
+
+def tasks(folder):
+    learner = Classifier(net, strategy=EWC(strength=5.0), epochs=2, batch_size=8, validation=0.2, patience=2)
+    return learner.set_params(random_state=3, folder=folder), {"X": X, "y": Y, "task": MONTH}
+
+
+def game(folder):
+    learner = Learner(GAN(latent=2, hidden=(16,), critic_steps=2), steps=12, batch_size=16, schedule="cosine")
+    return learner.set_params(random_state=3, folder=folder), {"X": ring(200)}
+
+
+def replicas(folder):
+    strategy = weave(EWC(strength=1.0), ANDMask(threshold=0.2))
+    sweep = {"random_state": [1, 2, 3], "optimizer__lr": [1e-3, 1e-2, 3e-2]}
+    learner = Classifier(net, strategy=strategy, epochs=6, batch_size=16, replicas=sweep, validation=0.25, patience=3)
+    return learner.set_params(folder=folder, optimizer=Optimizer("adam")), {"X": X, "y": Y, "environment": SITE}
+
+
+def one_by_one(folder):
+    """Replicas that cannot be stacked: one run after another."""
+    sweep = {"hidden": [(4,), (8, 8)]}
+    learner = Classifier(epochs=4, batch_size=16, replicas=sweep, random_state=0, folder=folder)
+    return learner, {"X": X, "y": Y}
+
+
+def rollouts(folder):
+    left, right = torch.eye(3).roll(-1, 1), torch.eye(3).roll(1, 1)
+    world = FiniteMDP(torch.stack([left, right], 1), torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]), horizon=6)
+    learner = Learner(REINFORCE(hidden=(8,)), steps=12, random_state=0, folder=folder)
+    return learner, {"X": Rollouts(world, envs=8)}
+
+
+SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts)}
+POINTS = [f"{when} {kind}" for when in ("during", "before rename", "after rename") for kind in (".safetensors", ".json")]
+
+
+def forked(action):
+    """Runs an action in a fork; returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        import warnings
+
+        warnings.simplefilter("ignore")
+        action()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def run(scenario, folder):
+    learner, data = SCENARIOS[scenario](folder)
+    learner.fit(**data)
+
+
+def resume(scenario, folder):
+    """What a user does after a crash: go on, or start again where nothing had been kept yet."""
+    learner, data = SCENARIOS[scenario](folder)
+    given = {"module": net} if scenario in ("tasks", "replicas") else {}
+    try:
+        kept = weft.load(folder, **given)
+    except FileNotFoundError:
+        learner.fit(**data)
+        return
+    kept.resume(data.pop("X"), data.pop("y", None), **data)
+
+
+def outcome(folder):
+    """Everything that must be equal, bit for bit: the kept tree without the clock."""
+    tree = checkpoint.read(Path(folder))
+
+    def plain(value):
+        if isinstance(value, torch.Tensor):
+            return (str(value.dtype), value.shape, value.numpy().tobytes())
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items() if k != "seconds"}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return repr(value)
+
+    return plain(tree)
+
+
+def killing_at(point, count):
+    """An action that dies at the count-th passing of a named point of the checkpoint's write."""
+    seen = [0]
+
+    def die(name):
+        if name == point:
+            seen[0] += 1
+            if seen[0] == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint.point = die
+
+
+def killing_in_step(number, *, after=False):
+    """Dies before or after the arithmetic of a step."""
+    step = Engine.step
+
+    def dying(self, state, batch):
+        if state.step == number and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = step(self, state, batch)
+        if state.step == number and after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    Engine.step = dying
+
+
+def killing_in_consolidation(task):
+    consolidate = Engine.consolidate
+
+    def dying(self, state, source, name, *args):
+        if name == task:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return consolidate(self, state, source, name, *args)
+
+    Engine.consolidate = dying
+
+
+def main():
+    scenario, base = sys.argv[1], Path(sys.argv[2])
+    moments = int(sys.argv[3])
+    started = time.perf_counter()
+    assert os.waitpid(forked(lambda: run(scenario, base / "whole")), 0)[1] == 0
+    length = time.perf_counter() - started
+    expected = outcome(base / "whole")
+
+    def attempt(name, prepare=None, delay=None):
+        folder = base / name.replace(" ", "_")
+
+        def work():
+            if prepare is not None:
+                prepare()
+            run(scenario, folder)
+
+        pid = forked(work)
+        if delay is not None:
+            time.sleep(delay)
+            os.kill(pid, signal.SIGKILL)
+        killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        ended = os.waitpid(forked(lambda: resume(scenario, folder)), 0)[1] == 0
+        equal = ended and outcome(folder) == expected
+        print(json.dumps({"name": name, "killed": killed, "resumed": ended, "equal": equal}), flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    if moments == 0:
+        for i, point in enumerate(POINTS):
+            for count in (1, 4) if scenario == "tasks" else (1 + 3 * (i % 2),):
+                attempt(f"{point} {count}", lambda point=point, count=count: killing_at(point, count))
+        attempt("first step", lambda: killing_in_step(0))
+        attempt("middle of an epoch", lambda: killing_in_step(7, after=True))
+        if scenario == "tasks":
+            attempt("after the first step", lambda: killing_in_step(1, after=True))
+            attempt("consolidation", lambda: killing_in_consolidation("june"))
+            # between tasks: at the first write of the next task, and before it
+            attempt("between tasks", lambda: killing_at("before rename .json", 6))
+    else:
+        for k, share in enumerate(np.random.default_rng(len(scenario)).uniform(0.0, 1.0, size=moments)):
+            attempt(f"moment {k}", delay=share * length)
+
+
+if __name__ == "__main__":
+    main()
