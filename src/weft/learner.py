@@ -30,9 +30,9 @@ from weft.core.strategy import Strategy
 from weft.engine.engine import Diverged
 from weft.engine.loop import History, Plan, progress_of
 from weft.engine.optim import Optimizer, as_optimizer, as_schedule
+from weft.persistence import Folder, save
 from weft.reading import DTYPES, as_tensor, inputs, match, plain, read, sources, take, unpack
 from weft.runs import ask, draw, go_on, records, settings, single, solve_all, start, train_all
-from weft.persistence import Folder, save
 from weft.sources.cast import Cast
 
 __all__ = ["Classifier", "Learner", "Regressor"]

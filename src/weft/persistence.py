@@ -227,7 +227,8 @@ class Folder:
         names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
         # What a run leaves that was killed before its first checkpoint is nothing to lose.
         begun = [n for n in names if n in ("recipe.json", "config.json") or (n.startswith(".") and n.endswith(".tmp"))]
-        begun += [n for n in names if n.startswith("state-") and n.endswith(".safetensors") and "state.json" not in names]
+        if "state.json" not in names:
+            begun += [n for n in names if n.startswith("state-") and n.endswith(".safetensors")]
         foreign = [n for n in names if n not in begun]
         if foreign:
             what = "a run of weft" if "state.json" in names else f"{foreign[0]!r} and perhaps more"
@@ -257,10 +258,9 @@ class Folder:
             self.step = max(state.step for _, state in learner._runs)
         except OSError as error:
             raise OSError(
-                f"expected to keep the run in {self.path}, got: {error.strerror or error}; the last checkpoint there is "
-                "whole, free some space and go on with weft.load(folder).resume(...)"
+                f"expected to keep the run in {self.path}, got: {error.strerror or error}; the last checkpoint there "
+                "is whole, mend that and go on with weft.load(folder).resume(...)"
             ) from error
-
 
     def told(self) -> str:
         """Where the last good state is, for an error's message."""
@@ -332,7 +332,9 @@ def load(path: str | Path, **given: Any) -> Learner:
     if not folder.is_dir():
         raise FileNotFoundError(f"expected a run's folder, got {folder}, which is not there")
     if not (folder / "config.json").exists():
-        raise FileNotFoundError(f"expected a run of weft in {folder}, got no config.json there; is this the right folder?")
+        raise FileNotFoundError(
+            f"expected a run of weft in {folder}, got no config.json there; the right folder?"
+        )
     tree = checkpoint.read(folder)
     try:
         config = json.loads((folder / "config.json").read_text())
@@ -389,4 +391,3 @@ def _check_shapes(runs: list[Run], folder: Path) -> None:
         if wanted != found:
             odd = sorted(set(wanted.items()) ^ set(found.items()))[0]
             raise ValueError(f"expected a module of the shape that was trained in {folder}, got a difference at {odd}")
-

@@ -37,7 +37,20 @@ from weft.reading import DTYPES
 if TYPE_CHECKING:
     from weft.learner import Learner
 
-__all__ = ["Run", "answering", "ask", "assemble", "draw", "go_on", "records", "settings", "single", "solve_all", "start", "train_all"]
+__all__ = [
+    "Run",
+    "answering",
+    "ask",
+    "assemble",
+    "draw",
+    "go_on",
+    "records",
+    "settings",
+    "single",
+    "solve_all",
+    "start",
+    "train_all",
+]
 
 Run = tuple[Engine, State]
 _ROWS = 8192  # rows at a time when a capability is asked

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # torch.optim imports it when first used: here, once, before the forks
 
 import weft
 from weft import Classifier, Learner, Optimizer, weave
@@ -68,8 +69,9 @@ def rollouts(folder):
     return learner, {"X": Rollouts(world, envs=8)}
 
 
+WHEN = ("during", "before rename", "after rename")
 SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts)}
-POINTS = [f"{when} {kind}" for when in ("during", "before rename", "after rename") for kind in (".safetensors", ".json")]
+POINTS = [f"{when} {kind}" for when in WHEN for kind in (".safetensors", ".json")]
 
 
 def forked(action):

@@ -173,14 +173,9 @@ class Gradient:
             found = tree_map(lambda t: t.unflatten(stacked, (groups, -1)), found)
             found = gather(found, stacked + 1, rows_of(batch, axis), where)
             found = tree_map(lambda t: t.flatten(stacked, stacked + 1), found)
-            moved = mean(moved, whole, where)[0] if moved else {}
-        elif mass.dim() == stacked:
-            together, mass = mean({"found": found, "moved": moved}, mass, where)
-            found, moved = {**together["found"], "mass": mass}, together["moved"]
         else:
-            found, mass = mean(found, mass, where)
-            found["mass"] = mass
-            moved = mean(moved, whole, where)[0] if moved else {}
+            found, found["mass"] = mean(found, mass, where)
+        moved = mean(moved, whole, where)[0] if moved else {}
         counted = largest(counted, where) if counted else {}
         joined = {name: buffers[name] + moved[name] if name in moved else counted[name] for name in after}
         if after and not self._settled:
