@@ -57,6 +57,18 @@ lock: setup  ## requirements.lock anew
 	{ echo "# Pinned for Python 3.11 on Linux by \`make lock\`; torch brings the CUDA libraries it needs, if any."; \
 		awk '/^[a-z]/ { skip = /^(nvidia|cuda|triton)/ } !skip' $(VENV)/lock.txt; } > requirements.lock
 
+PEERS := .venv-peers
+
+.PHONY: bench
+bench: setup $(PEERS)/.ready  ## beside the peers (in .venv-peers): a table, and benchmarks/results/cpu.json
+	$(BIN)/python benchmarks/run.py --peers $(PEERS)/bin/python
+
+$(PEERS)/.ready: benchmarks/requirements-peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	@echo '*' > $(PEERS)/.gitignore
+	$(PEERS)/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
 clean:  ## remove what was made
 	rm -rf $(VENV) build dist out .pytest_cache .ruff_cache .mypy_cache src/*.egg-info
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,45 @@ Turn = Callable[[], dict[str, float]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours beside another contestant's: `faster` is the least factor that is asked for, `price` the largest.
+    """Ours beside another contestant, and what is asked for; without a target the figures are only reported.
 
-    Without either the figures are reported and nothing is judged.
+    Attributes:
+        faster: how many times as fast ours shall be, at least.
+        price: how many times the other's time ours may take, at most.
+        above: how many seconds more than the other ours may take, at most.
+        seconds: how many seconds ours may take, whatever the other does.
     """
 
     ours: str
     other: str
     faster: float | None = None
     price: float | None = None
+    above: float | None = None
+    seconds: float | None = None
+
+    def judge(self, ours: list[float], other: list[float]) -> dict[str, Any]:
+        """The medians, the ratio, and whether the target is met.
+
+        The ratio is the median over the rounds of that round's ratio: what slows a whole round down cancels.
+        """
+        median = statistics.median
+        pairs = list(zip(ours, other, strict=True))
+        ratio = median(a / b for a, b in pairs)
+        told = f"{ratio:.2f}x its time"
+        found: dict[str, Any] = {"ours": self.ours, "ours_s": median(ours), "other": self.other}
+        found |= {"other_s": median(other), "ratio": ratio, "told": told, "target": "", "met": None}
+        if self.faster is not None:
+            target, met = f"{self.faster:g}x as fast", 1 / ratio >= self.faster
+            return {**found, "told": f"{1 / ratio:.2f}x as fast", "target": f"at least {target}", "met": met}
+        if self.price is not None:
+            return {**found, "target": f"at most {self.price:g}x its time", "met": ratio <= self.price}
+        if self.above is not None:
+            more = median(a - b for a, b in pairs)
+            target, met = f"at most {self.above:g} s above", more <= self.above
+            return {**found, "told": f"{more:.3f} s above", "target": target, "met": met}
+        if self.seconds is not None:
+            return {**found, "target": f"under {self.seconds:g} s", "met": median(ours) < self.seconds}
+        return found
 
 
 def timed(function: Callable[[], Any], *, times: int = 1, scale: float = 1.0) -> Turn:
@@ -84,12 +115,14 @@ def mnist() -> tuple[Tensor, Tensor]:
 def mlp(*widths: int) -> nn.Sequential:
     """The plain PyTorch net that the peers train."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
-def engine_of(objective: Any, strategy: Any, source: Any, optimizer: Any = "adam", **options: Any) -> tuple[Any, Any]:
+def engine_of(
+    objective: Any, strategy: Any, source: Any, optimizer: Any = "adam", device: Any = "cpu", **options: Any
+) -> tuple[Any, Any]:
     """Weft's engine and its state, as a Learner makes them: for what is less than a whole `fit`."""
     from weft.engine import Engine
     from weft.engine.build import build
@@ -99,4 +132,4 @@ def engine_of(objective: Any, strategy: Any, source: Any, optimizer: Any = "adam
     built = build(objective, source.spec, 0, torch.float32)
     optimizers = {player: as_optimizer(optimizer) for player in built.players or ("",)}
     engine = Engine(built, strategy, optimizers, grouped=source.grouped, episodic=source.episodic, **options)
-    return engine, engine.init(list(range(replicas or 1)), options.get("device") or torch.device("cpu"))
+    return engine, engine.init(list(range(replicas or 1)), torch.device(device))

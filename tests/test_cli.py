@@ -1,14 +1,25 @@
 """The command `weft`."""
 
+import csv
+import io
+import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import weft
 from weft.cli import app
 from weft.core.catalogue import entries
+from weft.jobs import Job
+from weft.persistence import Folder
 
 
 def run(*args):
@@ -50,3 +61,420 @@ def test_unknown_family_suggests_the_closest():
 def test_starts_without_torch():
     code = "import sys, weft.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- tables -------------------------------------------------------------------------------------------
+
+QUICK = ["--epochs", "3", "--seed", "1"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A table with numbers, categories, true/false, gaps, a site and a formula as a class."""
+    rng = np.random.default_rng(0)
+    lines = ["age,colour,smokes,site,price,--target,kind"]
+    for i in range(120):
+        age, colour = rng.normal(40, 12), ["red", "green", "blue"][rng.integers(3)]
+        cell = "" if i % 10 == 3 else f"{age:.2f}"
+        kind = "=1+1" if (age > 40) != (colour == "red") else "no"
+        smokes = ["true", "false"][rng.integers(2)]
+        lines.append(f"{cell},{colour},{smokes},{'abc'[i % 3]},{5000 + 100 * age:.1f},{i % 2},{kind}")
+    path = tmp_path_factory.mktemp("tables") / "people.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(table, tmp_path_factory):
+    """A run with environments and replicas, and what `weft fit --json` said."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    options = ["--target", "kind", "--environment", "site", "--strategy", "and-mask(threshold=0.3)"]
+    result = run("fit", str(table), *options, "--replicas", "2", "--epochs", "20", "--out", str(folder), "--json")
+    assert result.exit_code == 0, result.stderr
+    return folder, json.loads(result.stdout)
+
+
+def refused(result, *messages, status=1):
+    """An error is one line on stderr, and nothing on stdout."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    for message in messages:
+        assert message in result.stderr
+
+
+def test_fit_tells_the_result_as_json(fitted):
+    folder, result = fitted
+    assert result["rows"] == {"training": 96, "held_out": 24}
+    assert result["measure"] == "accuracy"
+    assert result["held_out"] > 0.6
+    assert result["interval"][0] < result["held_out"] < result["interval"][1]
+    assert result["environments"].keys() == {"a", "b", "c"}
+    assert sum(part["rows"] for part in result["environments"].values()) == 24
+    assert len(result["replicas"]) == 2
+    assert result["strategy"] == "ANDMask(threshold=0.3)"
+    assert {p.name for p in folder.iterdir()} >= {"config.json", "recipe.json", "metrics.jsonl", "state.json"}
+
+
+def test_held_out_score_is_of_rows_that_were_not_trained_on(fitted, table):
+    folder, result = fitted
+    job = Job.open(folder)
+    arrays = job.recipe.apply(job.read(), quiet=True)
+    learner = weft.load(folder)
+    assert learner.score(arrays.X[arrays.held], arrays.y[arrays.held]) == pytest.approx(result["held_out"])
+    assert learner.score(arrays.X[~arrays.held], arrays.y[~arrays.held]) == pytest.approx(result["training"])
+
+
+def test_predict_writes_csv_that_spreadsheets_do_not_run(fitted, table, tmp_path):
+    folder, _ = fitted
+    result = run("predict", str(folder), str(table), "--proba")
+    assert result.exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert len(rows) == 120
+    assert {row["prediction"] for row in rows} == {"'=1+1", "no"}
+    for row in rows:
+        assert float(row["p(=1+1)"]) + float(row["p(no)"]) == pytest.approx(1.0, abs=1e-5)
+        assert row["prediction"] == ("no" if float(row["p(no)"]) > 0.5 else "'=1+1")
+    assert all(not cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row.values())
+    plain = json.loads(run("predict", str(folder), str(table), "--json").stdout)
+    assert plain["predictions"] == [row["prediction"].lstrip("'") for row in rows]
+    assert plain["measure"] == "accuracy"
+    assert plain["score"] > 0.6
+
+
+def test_predict_does_not_overwrite(fitted, table, tmp_path):
+    folder, _ = fitted
+    out = tmp_path / "p.csv"
+    assert run("predict", str(folder), str(table), "--out", str(out)).exit_code == 0
+    before = out.read_text()
+    assert before.startswith("row,prediction\n1,")
+    refused(run("predict", str(folder), str(table), "--out", str(out)), "--force replaces it")
+    refused(run("predict", str(folder), str(table), "--out", str(tmp_path)), "a folder")
+    assert run("predict", str(folder), str(table), "--out", str(out), "--force", "-q").output == ""
+    assert out.read_text() == before
+
+
+def test_predict_counts_new_categories_and_names_missing_columns(fitted, tmp_path):
+    folder, _ = fitted
+    later = tmp_path / "later.csv"
+    later.write_text("age,colour,smokes,price,--target\n41,teal,true,9000,1\n,red,false,8000,0\n")
+    result = run("predict", str(folder), str(later))
+    assert result.stdout.count("\n") == 3
+    assert result.stderr == (
+        "warning: categories that training has not seen, encoded as none of them: 'colour' in 1 rows\n"
+    )
+    later.write_text("age,color,smokes,price,--target\n41,red,true,9000,1\n")
+    refused(run("predict", str(folder), str(later)), "got none called 'colour'; is it the one that is called 'color'")
+
+
+def test_a_target_in_the_thousands_trains(table, tmp_path):
+    options = ["--target", "price", "--drop", "kind", "--epochs", "60", "--out", str(tmp_path / "run")]
+    result = json.loads(run("fit", str(table), *options, "--json").stdout)
+    assert result["measure"] == "R2"
+    assert result["held_out"] > 0.6
+    predicted = json.loads(run("predict", str(tmp_path / "run"), str(table), "--json").stdout)
+    assert 7_000 < np.mean(predicted["predictions"]) < 11_000
+    refused(run("predict", str(tmp_path / "run"), str(table), "--proba"), "drop --proba")
+
+
+def test_solved_objectives_and_columns_named_like_options(table, tmp_path):
+    folder = tmp_path / "run"
+    options = ["--target", "--target", "--drop", "kind", "--objective", "least-squares(ridge=0.1)"]
+    result = run("fit", str(table), *options, "--out", str(folder))
+    assert result.exit_code == 0, result.stderr
+    assert "held-out R2" in result.stdout
+    assert run("resume", str(folder)).exit_code == 0
+    assert "no records" in run("show", str(folder)).stdout
+    refused(run("show", str(folder), "--png", str(tmp_path / "c.png")), "expected records to draw")
+
+
+def test_objectives_without_a_target(table, tmp_path):
+    options = ["--drop", "kind", "--objective", "gan(latent=2, hidden=(8,))", "--steps", "2"]
+    result = run("fit", str(table), *options, "--out", str(tmp_path / "run"), "--json")
+    assert result.exit_code == 0, result.stderr
+    assert len(json.loads(result.stdout)["progress"]) == 1
+    refused(run("predict", str(tmp_path / "run"), str(table)), "expected a run that predicts")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "name it with --target COLUMN"),
+        (["--target", "knd"], "did you mean 'kind'?"),
+        (["--target", "kind", "--environment", "sight"], "did you mean 'site'?"),
+        (["--target", "kind", "--task", "age"], "task"),
+        (["--target", "kind", "--drop", "colours"], "did you mean 'colour'?"),
+        (["--target", "kind", "--strategy", "and-musk"], "did you mean 'and-mask'?"),
+        (["--target", "kind", "--strategy", "and-mask(treshold=1)"], "did you mean 'threshold'?"),
+        (["--target", "kind", "--strategy", "and-mask(threshold=2)", "--environment", "site"], "threshold in [0, 1]"),
+        (["--target", "kind", "--strategy", "and-mask"], "compares environments, got none"),
+        (["--target", "kind", "--strategy", "erm+erm+"], "expected a name"),
+        (["--target", "kind", "--strategy", "ewc(strength=__import__('os'))"], "expected"),
+        (["--target", "kind", "--strategy", "ewc(strength=1 + 1)"], "expected a name"),
+        (["--target", "kind", "--strategy", "ewc(3)"], "expected a name"),
+        (["--target", "kind", "--strategy", "ewc(**{})"], "expected a name"),
+        (["--target", "kind", "--strategy", "__import__('os').system('true')"], "expected a name"),
+        (["--target", "kind", "--strategy", "maml"], "learns from episodes"),
+        (["--target", "kind", "--objective", "clasification"], "did you mean 'classification'?"),
+        (["--target", "kind", "--objective", "reinforce"], "learns from rows"),
+        (["--target", "kind", "--objective", "regression"], "expected numbers in column 'kind', got '=1+1' in row"),
+        (["--target", "kind", "--objective", "gan"], "leave --target out"),
+        (["--target", "kind", "--optimizer", "adamm"], "did you mean 'adam'?"),
+        (["--target", "kind", "--optimizer", "sgd(rate=1)"], "rate"),
+        (["--target", "kind", "--epochs", "3", "--steps", "3"], "epochs or steps"),
+        (["--target", "kind", "--batch-size", "-1"], "batch_size"),
+        (["--target", "kind", "--replicas", "0"], "replicas"),
+        (["--target", "kind", "--validation", "1.5"], "share"),
+        (["--target", "kind", "--dtype", "float23"], "did you mean 'float32'?"),
+        (["--target", "kind", "--encoding", "nope"], "expected an encoding"),
+    ],
+)
+def test_fit_refuses_in_one_line_and_leaves_nothing(table, tmp_path, options, message):
+    folder = tmp_path / "run"
+    refused(run("fit", str(table), *options, "--out", str(folder)), message)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["fit"], "Missing argument 'DATA'"),
+        (["fit", "x.csv", "--tragte", "y"], "--target"),
+        (["fit", "x.csv", "--epochs", "many"], "'--epochs'"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_usage_takes_one_line(args, message):
+    refused(run(*args), message, "--help", status=2)
+
+
+def test_without_a_command_there_is_help():
+    assert "predict" in run().output
+    for name in ("fit", "predict", "resume", "show", "list"):
+        assert run(name, "--help").exit_code == 0
+
+
+def test_debug_shows_where():
+    result = run("fit", "nowhere.csv", "--target", "y", "--debug")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: expected a file with a table, got 'nowhere.csv'")
+
+
+def test_names_in_a_file_reach_the_terminal_without_control_characters(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('"\x1b[31mred",[bold]y\n' + "\n".join(f"{i},{'ab'[i % 2]}" for i in range(20)))
+    refused(run("fit", str(path), "--target", "z"), "'\\x1b[31mred', '[bold]y'")
+    result = run("fit", str(path), "--target", "[bold]y", "--epochs", "1", "--environment", "[bold]y")
+    refused(result, "one use of column '[bold]y'")
+    result = run("fit", str(path), "--target", "[bold]y", "--epochs", "1", "--out", str(tmp_path / "[red]\x1b"))
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert "[red]" in result.stdout
+
+
+# --- folders ------------------------------------------------------------------------------------------
+
+
+def fit(table, folder, *more):
+    return run("fit", str(table), "--target", "kind", *QUICK, "--out", str(folder), *more)
+
+
+def test_nothing_is_overwritten_without_force(table, tmp_path):
+    folder = tmp_path / "run"
+    assert fit(table, folder, "-q").output == ""
+    before = (folder / "state.json").read_bytes()
+    refused(fit(table, folder), "with a run in it", "--force", f"weft resume {folder}")
+    assert (folder / "state.json").read_bytes() == before
+    for bad in (["--strategy", "and-mask"], ["--steps", "3"], ["--optimizer", "sgd(rate=1)"]):
+        refused(fit(table, folder, "--force", *bad), "expected" if bad[0] != "--strategy" else "compares environments")
+    assert (folder / "state.json").read_bytes() == before  # not given up for a run that cannot begin
+    assert fit(table, folder, "--force", "--seed", "2").exit_code == 0
+    assert (folder / "state.json").read_bytes() != before
+    (folder / "thesis.txt").write_text("mine")
+    refused(fit(table, folder, "--force"), "what is not a run's ('thesis.txt')")
+    assert (folder / "thesis.txt").read_text() == "mine"
+
+
+def test_foreign_folders_are_left_alone(table, tmp_path):
+    for content in ({"config.json": "{}"}, {"config.json": '{"weft": 1}'}, {"notes.txt": "x"}, {"state.json": "[]"}):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for name, text in content.items():
+            (folder / name).write_text(text)
+        refused(fit(table, folder, "--force"), "what is not a run's")
+        assert {p.name: p.read_text() for p in folder.iterdir()} == content
+        for command in ("resume", "show"):
+            refused(run(command, str(folder)), "another kind of folder")
+        refused(run("predict", str(folder), str(table)), "another kind of folder")
+    refused(fit(table, table, "--force"), "got the file")
+    for command in ("resume", "show"):
+        refused(run(command, str(tmp_path / "nowhere")), "which is not there")
+        refused(run(command, str(table)), "got the file")
+
+
+def test_default_folders_do_not_collide(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/people", "runs/people-2"):
+        result = run("fit", str(table), "--target", "kind", "--epochs", "1", "--json")
+        assert json.loads(result.stdout)["run"] == name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plain: {**plain, "format": 7},
+        lambda plain: {**plain, "options": {**plain["options"], "epochs": "many"}},
+        lambda plain: {**plain, "options": {**plain["options"], "shell": "rm"}},
+        lambda plain: {**plain, "recipe": {**plain["recipe"], "columns": 3}},
+        lambda plain: {"weft": "0", "recipe": {}},
+    ],
+)
+def test_damaged_recipes_are_refused(fitted, table, tmp_path, change):
+    folder = tmp_path / "run"
+    shutil.copytree(fitted[0], folder)
+    plain = json.loads((folder / "recipe.json").read_text())
+    (folder / "recipe.json").write_text(json.dumps(change(plain)))
+    refused(run("predict", str(folder), str(table)), "damaged or foreign")
+    (folder / "recipe.json").write_text("{")
+    refused(run("predict", str(folder), str(table)), "damaged or foreign")
+
+
+def test_runs_made_in_python_are_told_apart(table, tmp_path):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    weft.Classifier(epochs=1, folder=tmp_path / "run", random_state=0).fit(X, X[:, 0] > 0)
+    refused(run("predict", str(tmp_path / "run"), str(table)), "made in Python")
+    assert "loss" in run("show", str(tmp_path / "run")).stdout
+
+
+# --- going on -----------------------------------------------------------------------------------------
+
+
+def parameters(folder):
+    return {f"{i}.{n}": p for i, (_, s) in enumerate(weft.load(folder)._runs) for n, p in s.params.items()}
+
+
+def same(one, other):
+    one, other = parameters(one), parameters(other)
+    return one.keys() == other.keys() and all(torch.equal(p, other[n]) for n, p in one.items())
+
+
+OPTIONS = ["--task", "site", "--strategy", "ewc(strength=10)", "--replicas", "2"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(table, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert fit(table, folder, *OPTIONS).exit_code == 0
+    return folder
+
+
+@pytest.mark.parametrize("moment", [1, 3, 7])
+def test_ctrl_c_saves_and_resume_ends_as_if_nothing_had_happened(table, tmp_path, monkeypatch, uninterrupted, moment):
+    folder, calls, keep = tmp_path / "run", [], Folder.keep
+
+    def interrupt(self, learner):
+        keep(self, learner)
+        calls.append(1)
+        if len(calls) == moment:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "keep", interrupt)
+        result = fit(table, folder, *OPTIONS)
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert result.stderr == f"interrupted; go on with: weft resume {folder}\n"
+    assert not same(folder, uninterrupted)
+    result = run("resume", str(folder))
+    assert result.exit_code == 0, result.stderr
+    assert "resumed at step" in result.stdout
+    assert same(folder, uninterrupted)
+    assert "it had already ended" in run("resume", str(folder)).stdout
+
+
+def test_a_run_without_a_checkpoint_begins_anew(table, tmp_path, uninterrupted):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("recipe.json", "config.json"):
+        shutil.copy(uninterrupted / name, folder / name)
+    refused(run("predict", str(folder), str(table)), "had not come to a checkpoint")
+    assert run("resume", str(folder), "-q").output == ""
+    assert same(folder, uninterrupted)
+
+
+def test_resume_wants_the_same_data(table, tmp_path):
+    data, folder = tmp_path / "data.csv", tmp_path / "run"
+    shutil.copy(table, data)
+    assert fit(data, folder).exit_code == 0
+    data.rename(tmp_path / "moved.csv")
+    refused(run("resume", str(folder)), "which is not there; if it was moved: --data PATH")
+    assert run("resume", str(folder), "--data", str(tmp_path / "moved.csv")).exit_code == 0
+    data.write_text(table.read_text().replace("red", "rot"))
+    refused(run("resume", str(folder)), "put the file back, or fit anew")
+
+
+# --- curves -------------------------------------------------------------------------------------------
+
+
+def test_show_draws_the_curves(fitted, tmp_path):
+    folder, result = fitted
+    shown = run("show", str(folder), "--png", str(tmp_path / "c.png")).stdout
+    assert "loss   . training, o validation   (median of 2 replicas)" in shown
+    assert "accuracy" in shown
+    assert f"at step {result['steps']}:" in shown
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    refused(run("show", str(folder), "--png", str(tmp_path / "c.png")), "--force replaces it")
+    told = json.loads(run("show", str(folder), "--json").stdout)
+    assert len(told["records"]) == 20
+    assert told["records"][-1]["step"] == result["steps"]
+    assert len(told["records"][0]["valid_loss"]) == 2
+
+
+def test_show_reads_what_a_crash_has_left(fitted, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fitted[0], folder)
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text[:-40])
+    assert len(json.loads(run("show", str(folder), "--json").stdout)["records"]) == 19
+    (folder / "metrics.jsonl").write_text("{]\n" + text)
+    refused(run("show", str(folder)), "line 1")
+
+
+# --- as a process -------------------------------------------------------------------------------------
+
+
+def command(*args, **env):
+    code = "import sys; from weft.cli import app; sys.argv[0] = 'weft'; app()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+    )
+
+
+def test_piped_output_has_no_control_characters_and_ctrl_c_ends_with_130(table, tmp_path):
+    folder = tmp_path / "run"
+    going = command("fit", table, "--target", "kind", "--epochs", "100000", "--out", folder)
+    deadline = time.monotonic() + 60
+    metrics = folder / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    going.send_signal(signal.SIGINT)
+    out, err = going.communicate(timeout=60)
+    assert going.returncode == 130
+    assert (out, err) == ("", f"interrupted; go on with: weft resume {folder}\n")
+    ended = command("show", folder)
+    out, err = ended.communicate(timeout=60)
+    assert ended.returncode == 0
+    assert err == ""
+    assert "loss" in out
+    assert all(c.isprintable() or c == "\n" for c in out)
+
+
+def test_shell_completion():
+    going = command(_WEFT_COMPLETE="complete_bash", COMP_WORDS="weft fit --tar", COMP_CWORD="2")
+    assert "--target" in going.communicate(timeout=60)[0]

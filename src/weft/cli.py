@@ -23,7 +23,7 @@ class _OneLine(TyperGroup):
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Runs the command; wrong usage is told in one line, with exit status 2."""
         try:
-            status = super().main(*args, standalone_mode=False, **extra)
+            status = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.Abort:
             status = 1
         except Exception as error:
@@ -34,7 +34,7 @@ class _OneLine(TyperGroup):
             else:
                 context = getattr(error, "ctx", None)
                 where = context.command_path if context is not None else "weft"
-                _say(f"{error.format_message()} See: {where} --help")
+                _say(f"{error.format_message().rstrip('.')}; see {where} --help")
             status = getattr(error, "exit_code", 2)
         if standalone_mode:
             sys.exit(status if isinstance(status, int) else 0)
@@ -83,7 +83,7 @@ def _told(debug: bool) -> Iterator[None]:
                 import traceback
 
                 traceback.print_exc()
-            expected = isinstance(error, ValueError | TypeError | OSError | RuntimeError | ArithmeticError | AttributeError)
+            expected = isinstance(error, ValueError | TypeError | OSError | RuntimeError | ArithmeticError)
             text = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
             hint = "" if debug or isinstance(error, ValueError | OSError) else " (--debug shows where)"
             _say(f"error: {text}{hint}")
@@ -207,10 +207,10 @@ def fit(
     identifiers and free text are refused by name (leave them out with --drop).
     """
     with _told(debug):
-        from weft.data.tables import read_columns
+        from weft.data.files import read_columns
 
         columns = read_columns(data, encoding=encoding)
-        from weft.jobs import Job, Options, clear, new_folder
+        from weft.jobs import Job, Options, clear, new_folder, rehearse
 
         options = Options(
             target=target,
@@ -233,6 +233,8 @@ def fit(
         for note in columns.notes:
             _say(f"note: {note}")
         folder = out if out is not None else new_folder(data)
+        if force and folder.is_dir():
+            rehearse(job, columns)
         clear(folder, force=force)
         _train(job, columns, folder, resume=False, json=json, quiet=quiet)
 
@@ -263,7 +265,11 @@ def _train(job: Any, columns: Any, folder: Path, *, resume: bool, json: bool, qu
         result = train(job, columns, folder, verbose=sys.stdout.isatty() and not (json or quiet), resume=resume)
     except KeyboardInterrupt:
         kept = (folder / "recipe.json").exists()
-        _say(f"interrupted; go on with: weft resume {folder}" if kept else "interrupted before training; nothing was kept")
+        _say(
+            f"interrupted; go on with: weft resume {folder}"
+            if kept
+            else "interrupted before training; nothing was kept"
+        )
         raise typer.Exit(130) from None
     if json:
         _print_json(result)
@@ -272,6 +278,8 @@ def _train(job: Any, columns: Any, folder: Path, *, resume: bool, json: bool, qu
 
 
 def _print_result(result: dict[str, Any]) -> None:
+    import shlex
+
     from rich.table import Table
     from rich.text import Text
 
@@ -293,9 +301,9 @@ def _print_result(result: dict[str, Any]) -> None:
             low_high = result.get("interval")
             note = f"95%: {low_high[0]:.3f} to {low_high[1]:.3f}, {rows['held_out']} rows" if low_high else ""
             add(f"held-out {measure}", number(result["held_out"]), note or f"{rows['held_out']} rows")
-        for kind in ("environments", "by_task"):
+        for kind, column in (("environments", "environment"), ("by_task", "task")):
             for label, part in list(result.get(kind, {}).items())[:20]:
-                add(f"  {label}", number(part["score"]), f"{part['rows']} rows")
+                add(f"  {result[column]}={label}", number(part["score"]), f"{part['rows']} rows")
         add(f"training {measure}", number(result["training"]), f"{rows['training']} rows")
         scores = [score for score in result.get("replicas") or [] if score is not None]
         if scores:
@@ -316,7 +324,7 @@ def _print_result(result: dict[str, Any]) -> None:
     add("run", "", result["run"])
     console = _console()
     console.print(table)
-    run = _printable(result["run"])
+    run = _printable(shlex.quote(result["run"]))
     commands = [f"weft show {run}"]
     if "measure" in result:
         commands.append(f"weft predict {run} DATA --out predictions.csv")
@@ -326,10 +334,10 @@ def _print_result(result: dict[str, Any]) -> None:
 @app.command()
 def predict(
     run: _Run,
-    data: Annotated[Path, typer.Argument(help="A table with the columns of training.", metavar="DATA", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="A CSV file for the predictions.", show_default=False)
-    ] = None,
+    data: Annotated[
+        Path, typer.Argument(help="A table with the columns of training.", metavar="DATA", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.", show_default=False)] = None,
     proba: Annotated[bool, typer.Option("--proba", help="The probability of each class, too.")] = False,
     encoding: Annotated[str | None, typer.Option(help="Of a CSV file, if it is another than in training.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file for the predictions.")] = False,
@@ -372,7 +380,8 @@ def _print_predictions(result: dict[str, Any], most: int = 20) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("row", Text(_printable(f"predicted {result['target']}")))
+    table = Table("row")
+    table.add_column(Text(_printable(f"predicted {result['target']}")))
     labels = result.get("labels", [])[:8]
     for label in labels:
         table.add_column(Text(_printable(f"p({label})")), justify="right")
@@ -399,8 +408,8 @@ def show(
         found = records(run)
         lines = curves(found)
         if png is not None:
-            if png.exists() and not force:
-                raise ValueError(f"expected a new file for the picture, got {png}, which is there already; --force replaces it")
+            if png.is_dir() or (png.exists() and not force):
+                raise ValueError(f"expected a new file for the picture, got {png}, which is there; --force replaces it")
             if not lines:
                 raise ValueError(f"expected records to draw in {run}, got none")
             tasks: dict[str, float] = {}
@@ -419,9 +428,7 @@ def show(
             console.print("no records: solved in closed form, or not yet begun")
         else:
             console.print(Text(drawn(lines, width=min(console.width - 2, 100))))
-            last = {name: value for name, value in found[-1].items() if isinstance(value, int | float | str)}
-            console.print(Text(_printable("last: " + ", ".join(
-                f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in last.items()
-            ))))
+            last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
+            console.print(Text(_printable(f"at step {found[-1]['step']}: {last}")))
         if png is not None:
             console.print(Text(f"picture: {_printable(str(png))}"))

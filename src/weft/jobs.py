@@ -8,6 +8,7 @@ can go on and answer. Like weft's other files it holds values only, nothing that
 from __future__ import annotations
 
 import ast
+import contextlib
 import csv
 import dataclasses
 import io
@@ -20,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.data.tables import Columns, Recipe, Table, plain_cell, read_columns, shown
+from weft.data.files import Columns, read_columns, shown
+from weft.data.tables import Recipe, Table, plain_cell
 from weft.show import is_run, run_folder
 
 if TYPE_CHECKING:
     from weft.core.objective import Objective
     from weft.learner import Learner
 
-__all__ = ["Job", "Options", "clear", "new_folder", "parse", "predict", "train"]
+__all__ = ["Job", "Options", "as_csv", "clear", "new_folder", "parse", "predict", "rehearse", "train"]
 
 FORMAT = 1
 _OWN = re.compile(
@@ -209,8 +211,8 @@ class Job:
             raise ValueError("expected the column to be predicted, got none; name it with --target COLUMN")
         if not supervised and options.target is not None:
             raise ValueError(
-                f"expected no target, as {options.objective} learns from all columns alike, got {shown(options.target)}; "
-                "leave --target out, or the column with --drop"
+                f"expected no target, as {options.objective} learns from all columns alike, got "
+                f"{shown(options.target)}; leave --target out, or the column with --drop"
             )
         kind = None if objective is None or not supervised else objective.targets
         recipe = Recipe.learn(
@@ -258,7 +260,9 @@ class Job:
                 raise ValueError(f"format {plain['format']!r}, of another version of weft")
             options = _options(plain["options"])
             data = plain["data"]
-            return cls(str(data["path"]), int(data["bytes"]), str(data["sha256"]), options, Recipe.from_json(plain["recipe"]))
+            return cls(
+                str(data["path"]), int(data["bytes"]), str(data["sha256"]), options, Recipe.from_json(plain["recipe"])
+            )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             told = str(error) if isinstance(error, ValueError) else repr(error)
             raise ValueError(f"expected weft's recipe in {path}, got a damaged or foreign file: {told}") from error
@@ -273,8 +277,8 @@ class Job:
         columns = read_columns(path, encoding=self.options.encoding)
         if columns.sha256 != self.sha256:
             raise ValueError(
-                f"expected the data that the run was begun with, {self.size} bytes with SHA-256 {self.sha256[:12]}..., got "
-                f"{path} with {columns.size} bytes, {columns.sha256[:12]}...; put the file back, or fit anew"
+                f"expected the data that the run was begun with, {self.size} bytes with SHA-256 {self.sha256[:12]}..., "
+                f"got {path} with {columns.size} bytes, {columns.sha256[:12]}...; put the file back, or fit anew"
             )
         return columns
 
@@ -314,13 +318,13 @@ def clear(folder: Path, *, force: bool) -> None:
     if foreign or not is_run(folder):
         what = shown((foreign or names)[0])
         raise ValueError(
-            f"expected a new or empty folder for the run, got {shown(folder)} with files that are not a run's ({what}); "
+            f"expected a new or empty folder for the run, got {shown(folder)} with what is not a run's ({what}); "
             "choose another with --out"
         )
     if not force:
         raise ValueError(
-            f"expected a new or empty folder for the run, got {shown(folder)} with a run in it; choose another with --out, "
-            f"replace it with --force, or go on with it: weft resume {folder}"
+            f"expected a new or empty folder for the run, got {shown(folder)} with a run in it; choose another with "
+            f"--out, replace it with --force, or go on with it: weft resume {folder}"
         )
     _remove(folder, names)
 
@@ -338,6 +342,15 @@ def _held_out(table: Table) -> tuple[Any, Any] | None:
     if table.held is None or not table.held.any():
         return None
     return table.X[table.held], None if table.y is None else table.y[table.held]
+
+
+def rehearse(job: Job, columns: Columns) -> None:
+    """Raises what `train` would raise before its first step; an old run is not given up for one that cannot begin."""
+    table = job.recipe.apply(columns, quiet=True)
+    learner = job.options.make_learner(job.recipe, table, None, verbose=False)
+    learner._check(learner._objective(), learner._strategy())
+    learner.set_params(epochs=None, steps=0)
+    learner.fit(table.X, table.y, environment=table.environment)
 
 
 def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, resume: bool = False) -> dict[str, Any]:
@@ -370,16 +383,10 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
         except Exception:
             if not resume and not (folder / "state.json").exists():
                 _remove(folder, [p.name for p in folder.iterdir() if _OWN.fullmatch(p.name)])
-                _remove_if_empty(folder)
+                with contextlib.suppress(OSError):  # what else is in it stays
+                    folder.rmdir()
             raise
     return {**_result(job, learner, table, rows), "run": str(folder), "resumed_at": before if resume else None}
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        pass  # something else is in it
 
 
 def _score(kind: str, y: np.ndarray[Any, Any], answers: np.ndarray[Any, Any]) -> float | None:
@@ -403,15 +410,18 @@ def _result(job: Job, learner: Learner, table: Table, rows: np.ndarray[Any, Any]
     """What a training came to, as plain values."""
     target = job.recipe.target
     history = learner.history_
+    clock = [float(record["seconds"]) for record in history]  # it begins anew with each task
     result: dict[str, Any] = {
         "objective": repr(learner.objective),
         "strategy": repr(learner._strategy()),
         "target": None if target is None else target.name,
+        "environment": job.recipe.environment,
+        "task": job.recipe.task,
         "rows": {"training": int(rows.sum()), "held_out": int((~rows).sum())},
         "features": len(table.names),
         "left_out": job.recipe.left_out,
         "steps": learner.n_steps_,
-        "seconds": round(float(history[-1]["seconds"]), 3) if history else 0.0,
+        "seconds": round(sum(b for b, after in zip(clock, [*clock[1:], 0.0], strict=False) if after <= b), 3),
         "stopped": learner.stop_reason_,
         "tasks": learner.tasks_,
     }
@@ -461,16 +471,20 @@ def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | No
     columns = read_columns(data, encoding=encoding or job.options.encoding)
     table = job.recipe.apply(columns, labelled=False)
     if not (folder / "state.json").exists():
-        raise ValueError(f"expected a trained run in {folder}, got one that had not come to a checkpoint; weft resume {folder}")
+        raise ValueError(
+            f"expected a trained run in {folder}, got one that had not come to a checkpoint; weft resume {folder}"
+        )
     learner = weft.load(folder, validation=None)
     offered = sorted(learner._objective().capabilities())
     if target is None or "predict" not in offered:
         raise ValueError(
-            f"expected a run that predicts, got {learner.objective!r}, which offers {', '.join(offered)}; ask it in Python: "
-            f"weft.load({str(folder)!r})"
+            f"expected a run that predicts, got {learner.objective!r}, which offers {', '.join(offered)}; ask it in "
+            f"Python: weft.load({str(folder)!r})"
         )
     if proba and "predict_proba" not in offered:
-        raise ValueError(f"expected a run with probabilities, got {learner.objective!r}, which predicts values; drop --proba")
+        raise ValueError(
+            f"expected a run with probabilities, got {learner.objective!r}, which predicts values; drop --proba"
+        )
     reasons = learner.stop_reason_ if isinstance(learner.stop_reason_, list) else [learner.stop_reason_]
     result: dict[str, Any] = {
         "run": str(folder),

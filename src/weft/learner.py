@@ -27,6 +27,7 @@ from weft.core.configured import closest
 from weft.core.objective import Objective
 from weft.core.source import Batch, Source
 from weft.core.strategy import Strategy
+from weft.engine import distributed
 from weft.engine.engine import Diverged
 from weft.engine.loop import History, Plan, progress_of
 from weft.engine.optim import Optimizer, as_optimizer, as_schedule
@@ -263,7 +264,8 @@ class Learner(BaseEstimator):
 
     def _seed(self) -> int:
         state = self.random_state
-        return int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31))
+        chosen = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31))
+        return distributed.agree(chosen)
 
     # --- training -------------------------------------------------------------------------------------
 
@@ -370,6 +372,7 @@ class Learner(BaseEstimator):
         resumed: bool = False,
     ) -> Self:
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
+        distributed.start(self._device())
         objective, strategy = self._objective(), self._strategy()
         self._check(objective, strategy)
         if isinstance(X, Source):

@@ -30,6 +30,7 @@ from weft.core.source import Field, Spec, tree_map
 from weft.core.state import State
 from weft.core.strategy import Weave, weave
 from weft.engine import checkpoint
+from weft.engine.distributed import world
 from weft.engine.engine import Engine
 from weft.engine.loop import History
 from weft.engine.optim import Optimizer
@@ -220,7 +221,7 @@ class Folder:
 
     def claim(self) -> None:
         """Makes the folder for a new run; what is there already is never overwritten."""
-        if self.path is None:
+        if self.path is None or world()[0] > 0:
             return
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"expected a folder for the run, got the file {self.path}; choose another name")
@@ -245,8 +246,8 @@ class Folder:
             raise OSError(f"expected a folder that can be written, got {self.path}: {error.strerror}") from error
 
     def keep(self, learner: Learner) -> None:
-        """Writes the checkpoint; a failure leaves the last one as it was."""
-        if self.path is None:
+        """Writes the checkpoint; a failure leaves the last one as it was. Of several processes the first writes."""
+        if self.path is None or world()[0] > 0:
             return
         try:
             config = self.path / "config.json"
@@ -332,9 +333,7 @@ def load(path: str | Path, **given: Any) -> Learner:
     if not folder.is_dir():
         raise FileNotFoundError(f"expected a run's folder, got {folder}, which is not there")
     if not (folder / "config.json").exists():
-        raise FileNotFoundError(
-            f"expected a run of weft in {folder}, got no config.json there; the right folder?"
-        )
+        raise FileNotFoundError(f"expected a run of weft in {folder}, got no config.json there; the right folder?")
     tree = checkpoint.read(folder)
     try:
         config = json.loads((folder / "config.json").read_text())

@@ -27,6 +27,7 @@ from weft.core.source import Source, Spec, tree_map, tree_stack
 from weft.core.state import State
 from weft.core.strategy import Strategy
 from weft.engine.build import build
+from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
 from weft.engine.loop import History, Plan, begin, train
 from weft.engine.optim import is_torch_scheduler
@@ -188,6 +189,8 @@ def _vectorizes(engine: Engine, state: State, source: Source) -> bool:
     """Tries one gradient and one evaluation over all replicas; False where a layer has no rule for it."""
     try:
         engine.probe(state, source)
+    except Lost:
+        raise
     except (RuntimeError, NotImplementedError, AttributeError) as error:
         warnings.warn(
             f"replicas are trained one after another: {blame(error)} cannot be vectorized by torch.vmap "
@@ -251,7 +254,7 @@ def train_all(
     `phase` tells how far that has come: the task, and for each run begun its records and whether it is
     done. `keep` is called whenever state and phase are such that the training can go on from them.
     """
-    task, begun = phase["task"], phase["runs"]
+    task, begun, first = phase["task"], phase["runs"], world()[0] == 0
     for i, (engine, state) in enumerate(runs):
         if i == len(begun):
             begin(engine, state, plan)
@@ -262,8 +265,9 @@ def train_all(
         if begun[i]["done"]:
             continue
         engine.total = plan.steps
-        with Bar(plan, engine, shown=shown) as bar:
-            observers = [*plan.observers, bar.update, lambda record: keep()]
+        with Bar(plan, engine, shown=shown and first) as bar:
+            seen = [*plan.observers, bar.update] if first else []
+            observers = [*seen, lambda record: keep()]
             train(engine, state, source, replace(plan, observers=observers), begun[i]["records"])
         if task is not None:
             engine.consolidate(state, source, task)

@@ -75,10 +75,12 @@ def about(folder: Path) -> dict[str, Any]:
             plain = json.loads((folder / f"{name}.json").read_text())
         except (OSError, ValueError, RecursionError):
             continue
-        told[name] = plain
-    data, options = told.get("recipe", {}).get("data", {}), told.get("recipe", {}).get("options", {})
+        told[name] = plain if isinstance(plain, dict) else {}
+    data, options = (told.get("recipe", {}).get(part) for part in ("data", "options"))
     if isinstance(data, dict) and isinstance(options, dict) and "path" in data:
-        asked = [f"{name} {options[name]}" for name in ("target", "objective", "strategy", "replicas") if options.get(name)]
+        asked = [
+            f"{name} {options[name]}" for name in ("target", "objective", "strategy", "replicas") if options.get(name)
+        ]
         told["title"] = f"{folder}: {', '.join([Path(str(data['path'])).name, *asked])}"
     return told
 
@@ -148,7 +150,7 @@ def drawn(found: list[Curve], *, width: int = 72, height: int = 10) -> str:
 
 def _chart(name: str, parts: list[Curve], width: int, height: int) -> str:
     margin = 10
-    columns = max(width - margin, 10)
+    columns = max(width - margin - 6, 10)  # "  step" stands after the axis
     steps = np.concatenate([part.steps for part in parts])
     middle = np.concatenate([part.middle for part in parts])
     low, high = float(np.nanmin(middle)), float(np.nanmax(middle))
@@ -205,7 +207,15 @@ def picture(found: list[Curve], path: Path, *, title: str = "", tasks: dict[str,
                 axes.fill_between(part.steps[some], low, high, color=colour, alpha=0.2, linewidth=0)
         for label, step in list((tasks or {}).items())[1:]:
             axes.axvline(step, color="0.6", linewidth=0.8, linestyle=":")
-            axes.text(step, 1.0, f" {_literal(label)}", fontsize=8, color="0.4", va="top", transform=axes.get_xaxis_transform())
+            axes.text(
+                step,
+                1.0,
+                f" {_literal(label)}",
+                fontsize=8,
+                color="0.4",
+                va="top",
+                transform=axes.get_xaxis_transform(),
+            )
         axes.set_title(_literal(name), loc="left")
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)

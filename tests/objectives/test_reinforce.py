@@ -46,7 +46,7 @@ def engine_of(objective, source):
 
 
 def gradient_of(engine, state, batch):
-    return engine.gradient(state, engine.numbered(batch), "")[0]
+    return engine.gradient(state, engine.numbered(batch, grouped=engine.grouped), "")[0]
 
 
 def policy_of(engine, state):

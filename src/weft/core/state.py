@@ -30,6 +30,7 @@ class State:
         strategy: the strategy's state, one tree for each player.
         optimizers: `torch.optim` optimizers by player, over `params`' tensors.
         step: updates made so far; the clock of every keyed draw.
+        clock: the step as a tensor, while a step is recorded to be replayed.
         origin: the step at which the current source began to be read.
         active: whether training goes on; false once stopped early or diverged.
         stopped: why each stopped replica stopped, by number (0 for a single run).
@@ -48,6 +49,7 @@ class State:
     optimizers: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     origin: int = 0
+    clock: Tensor | None = None
     active: Tensor = field(default_factory=lambda: torch.tensor(True))
     stopped: dict[int, str] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class State:
 
     def key(self, *places: int | str) -> Tensor:
         """The key of a place at the current step, for each replica."""
-        return fold(key_of(self.seeds), *places, self.step)
+        return fold(key_of(self.seeds), *places, self.step if self.clock is None else self.clock)
 
     def call(self, capability: str, *args: Any, key: Tensor, rows: Tensor | None = None) -> Any:
         """Asks the objective, as it is now, for a capability: a rollout's way to an action."""

@@ -1,59 +1,41 @@
-"""Tables: CSV, Parquet and NPZ files as the arrays that a Learner takes, by a recipe that is kept.
+"""Tables as the arrays that a Learner takes, by a recipe that is learned once and kept.
 
-A file is read into named columns; a `Recipe` learns from the training rows how each column becomes
-numbers, and applies the same encoding to any later file. The recipe is plain JSON.
-
-What comes out of a column:
+A `Recipe` learns from the training rows how each column becomes numbers, and applies the same
+encoding to any later table. It is plain JSON. What comes out of a column:
 
     numbers      (x - mean) / std; where values are missing, the median, and one more column that says so
     true/false   1 or 0; missing values as above
     text         one column per category (a missing value is a category of its own)
 
 Columns without any variation are left out. Dates, identifiers and free text are refused with the
-column's name, since any silent encoding of them would be a guess; so are duplicate column names.
-Nothing in a file is ever run: text such as `=1+1` stays text, and NPZ files with pickles are refused.
+column's name, since any silent encoding of them would be a guess.
 """
 
 from __future__ import annotations
 
-import codecs
 import difflib
-import hashlib
-import io
 import math
 import shlex
 import warnings
-import zipfile
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Columns", "Recipe", "Table", "plain_cell", "read_columns", "shown", "split"]
+from weft.data.files import Columns, shown, some, unknown
+
+__all__ = ["Column", "Recipe", "Table", "Target", "plain_cell", "split"]
 
 FORMAT = 1
 FEW = 20  # whole numbers with at most so many different values are taken for classes
 CATEGORIES = 50  # more categories than this, in more than half of the rows, are no categories
 MOST_CATEGORIES = 1000
 LONGEST = 1000  # characters of a category's name
-_MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "None", "?")
 _DATE = (
     r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/]\d{1,2}[-/]\d{2,4}( .*)?|\d{1,2}\.\d{1,2}\.\d{4}( .*)?"
     r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)$"
 )
-_BLOCK = 1 << 24
-
-
-def shown(name: Any, limit: int = 60) -> str:
-    """A name for a message: quoted, on one line, without control characters, not too long.
-
-    >>> shown("a\\nb"), shown("x" * 100, limit=5)
-    ("'a\\\\nb'", "'xxxxx...'")
-    """
-    text = str(name)
-    return repr(text if len(text) <= limit else f"{text[:limit]}...")
 
 
 def plain_cell(value: Any) -> Any:
@@ -65,245 +47,17 @@ def plain_cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else value
 
 
-def _some(names: Sequence[Any], most: int = 8) -> str:
-    rest = f", ... ({len(names)} in all)" if len(names) > most else ""
-    return ", ".join(shown(name) for name in names[:most]) + rest
-
-
-def _unknown(name: str, known: Sequence[str], what: str = "a column") -> ValueError:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {shown(near[0])}?" if near else ""
-    return ValueError(f"expected {what} among {_some(known)}, got {shown(name)}{hint}")
-
-
-# --- files ------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Columns:
-    """A file's columns, not yet encoded.
-
-    Attributes:
-        path: the file.
-        size, sha256: its bytes' number and checksum, of exactly the bytes that were read.
-        data: the columns by name, as pyarrow arrays.
-        typed: whether the file says what kind each column is (Parquet, NPZ); a CSV file does not.
-        rows: how many rows there are.
-        notes: what was left out on reading.
-    """
-
-    path: Path
-    size: int
-    sha256: str
-    data: dict[str, Any]
-    typed: bool
-    rows: int
-    notes: list[str] = field(default_factory=list)
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.data:
-            raise _unknown(name, list(self.data))
-        return self.data[name]
-
-
-def read_columns(path: str | Path, *, encoding: str = "utf-8") -> Columns:
-    """Reads a table's columns from a `.csv`, `.tsv`, `.parquet` or `.npz` file.
-
-    Args:
-        path: the file. In an NPZ file every array of one axis is a column, and one of two axes is as
-            many columns, named `X[0]`, `X[1]`, ...
-        encoding: of a CSV file.
-    """
-    path = Path(path)
-    readers = {".csv": _csv, ".tsv": _csv, ".txt": _csv, ".parquet": _parquet, ".pq": _parquet, ".npz": _npz}
-    if path.is_dir():
-        raise ValueError(f"expected a file with a table, got the folder {shown(path)}; name the file in it")
-    if not path.exists():
-        near = difflib.get_close_matches(path.name, [p.name for p in _siblings(path)], n=1)
-        hint = f"; did you mean {shown(path.with_name(near[0]))}?" if near else ""
-        raise FileNotFoundError(f"expected a file with a table, got {shown(path)}, which is not there{hint}")
-    if path.suffix.lower() not in readers:
-        raise ValueError(
-            f"expected a table in a file that ends in {', '.join(readers)}, got {shown(path.name)}; convert it or rename it"
-        )
-    data = path.read_bytes()
-    names, arrays, typed = readers[path.suffix.lower()](path, data, encoding)
-    notes = []
-    unnamed = [i for i, name in enumerate(names) if not name.strip() or name.startswith("__index_level_")]
-    if unnamed:  # pandas writes a data frame's row numbers so
-        notes.append(f"left out {len(unnamed)} column(s) without a name, such as pandas' row numbers")
-    kept = [(name, array) for i, (name, array) in enumerate(zip(names, arrays, strict=True)) if i not in set(unnamed)]
-    names = [name for name, _ in kept]
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
-        raise ValueError(f"expected columns of different names in {path}, got {_some(twice)} more than once; rename them")
-    rows = len(kept[0][1]) if kept else 0
-    if not rows:
-        raise ValueError(f"expected rows of data in {path}, got {'a header only' if names else 'no named columns'}")
-    return Columns(path, len(data), hashlib.sha256(data).hexdigest(), dict(kept), typed, rows, notes)
-
-
-def _siblings(path: Path) -> Iterable[Path]:
-    try:
-        return list(path.parent.iterdir())
-    except OSError:
-        return []
-
-
-def _decoded(path: Path, data: bytes, encoding: str) -> bytes:
-    """A CSV file's text as UTF-8 without a byte-order mark."""
-    try:
-        codec = codecs.lookup(encoding)
-    except LookupError as error:
-        raise ValueError(f"expected an encoding such as utf-8, latin-1 or utf-16, got {encoding!r}") from error
-    if not getattr(codec, "_is_text_encoding", True):
-        raise ValueError(f"expected an encoding of text such as utf-8 or latin-1, got {encoding!r}")
-    if codec.name == "utf-8" and data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise ValueError(f"expected {path} in UTF-8, got UTF-16; read it with --encoding utf-16, or convert it")
-    decoder, parts = codec.incrementaldecoder("strict"), []
-    for first in range(0, len(data), _BLOCK):  # in blocks: a whole file as str may take four times its size
-        try:
-            text = decoder.decode(data[first : first + _BLOCK], final=first + _BLOCK >= len(data))
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, first + error.start) + 1
-            raise ValueError(
-                f"expected {path} in {encoding.upper()}, got the byte 0x{error.object[error.start]:02x} in line {line}; "
-                "name the file's encoding, often --encoding latin-1 or cp1252, or convert it: "
-                "iconv -f latin1 -t utf-8"
-            ) from error
-        if codec.name != "utf-8":
-            parts.append(text.encode("utf-8", "replace"))
-    plain = data if codec.name == "utf-8" else b"".join(parts)
-    return plain.removeprefix(codecs.BOM_UTF8)
-
-
-def _delimiter(path: Path, header: bytes) -> str:
-    """What the header is separated by, quoted names aside."""
-    bare = b"".join(header.split(b'"')[::2])
-    if path.suffix.lower() == ".tsv" or b"," not in bare:
-        return max("\t;,", key=lambda mark: bare.count(mark.encode()))
-    return ","
-
-
-def _csv(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[Any], bool]:
-    """Every column as text: what kind it is, the recipe decides."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    text = _decoded(path, data, encoding)
-    if not text.strip():
-        raise ValueError(f"expected a table in {path}, got an empty file")
-    if b"\0" in text:
-        line = text.count(b"\n", 0, text.index(b"\0")) + 1
-        raise ValueError(f"expected text in {path}, got a NUL byte in line {line}; is it CSV, and in UTF-8?")
-    if b"\n" not in text:
-        text = text.replace(b"\r", b"\n")  # lines as old Macs end them
-    head = _head(text)
-    body, mark = text[len(head) :], _delimiter(path, head)
-    options = csv.ReadOptions(use_threads=False, block_size=max(_BLOCK, len(head) + 1))
-    parse = csv.ParseOptions(delimiter=mark, newlines_in_values=True)
-    try:
-        with csv.open_csv(pa.BufferReader(head + b"\n"), read_options=options, parse_options=parse) as reader:
-            names = [name.strip() for name in reader.schema.names]
-        if not body.strip():
-            return names, [pa.array([], pa.string())] * len(names), False
-        options.column_names = [str(i) for i in range(len(names))]
-        kinds = csv.ConvertOptions(column_types=dict.fromkeys(options.column_names, pa.string()))
-        while True:
-            try:
-                table = csv.read_csv(pa.BufferReader(body), options, parse, kinds)
-                break
-            except pa.ArrowInvalid as error:
-                if "straddl" not in str(error) or options.block_size > len(body):
-                    raise
-                options.block_size = min(4 * options.block_size, 2**31 - 1)  # a field is longer than a block
-    except pa.ArrowInvalid as error:
-        said = " ".join(str(error).removeprefix("CSV parse error: ").split())
-        raise ValueError(
-            f"expected in {path} as many fields in every row as in the header (separated by {mark!r}), got: "
-            f"{shown(said, 160)[1:-1]}; mend or remove that row"
-        ) from error
-    return names, [column.combine_chunks() for column in table.columns], False
-
-
-def _head(text: bytes) -> bytes:
-    """The header's line alone; a quoted name may hold line breaks."""
-    end, quotes = len(text) - len(text.lstrip(b"\r\n")), 0
-    while True:
-        stop = text.find(b"\n", end)
-        if stop < 0:
-            return text
-        quotes += text.count(b'"', end, stop)
-        end = stop + 1
-        if quotes % 2 == 0:
-            return text[:end]
-
-
-def _parquet(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[Any], bool]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        table = parquet.ParquetFile(pa.BufferReader(data)).read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"expected a Parquet file in {path}, got: {' '.join(str(error).split())}") from error
-    return table.column_names, [column.combine_chunks() for column in table.columns], True
-
-
-def _npz(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[Any], bool]:
-    import pyarrow as pa
-
-    if not zipfile.is_zipfile(io.BytesIO(data)):
-        raise ValueError(f"expected an NPZ file in {path}, as numpy.savez writes it, got another kind of file")
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError, AttributeError) as error:
-        if "pickle" in str(error).lower():
-            raise ValueError(
-                f"expected arrays of numbers or text in {path}, got arrays of Python objects, which are pickles and are "
-                'not loaded; save them with a plain type, for example x.astype("U") or x.astype(float)'
-            ) from error
-        raise ValueError(f"expected an NPZ file of arrays in {path}, got: {' '.join(str(error).split())}") from error
-    names: list[str] = []
-    columns: list[Any] = []
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biufUM":
-            kind = f"shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise ValueError(
-                f"expected arrays of numbers or text with one or two axes in {path}, got {shown(name)} with {kind}; "
-                "save it flattened to two axes, or without it"
-            )
-        parts = [array] if array.ndim == 1 else list(array.T)
-        names += [name] if array.ndim == 1 else [f"{name}[{i}]" for i in range(len(parts))]
-        columns += [pa.array(part.tolist() if part.dtype.kind == "U" else np.ascontiguousarray(part)) for part in parts]
-    lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
-    if len(set(lengths.values())) > 1:
-        first, other = names[0], next(name for name in names if lengths[name] != lengths[names[0]])
-        raise ValueError(
-            f"expected arrays with one number of rows in {path}, got {lengths[first]} in {shown(first)} and "
-            f"{lengths[other]} in {shown(other)}"
-        )
-    return names, columns, True
-
-
 # --- columns ----------------------------------------------------------------------------------------
 
 
-def _texts(column: Any, typed: bool) -> Any:
+def _texts(column: Any) -> Any:
     """A column as text, its missing values as nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_null(column.type):
-        return column.cast(pa.string())
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)
-    text = pc.utf8_trim_whitespace(column.cast(pa.string()))
-    return text if typed else pc.if_else(pc.is_in(text, value_set=pa.array(_MISSING)), None, text)
+    return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 
 def _is_text(column: Any) -> bool:
@@ -313,26 +67,26 @@ def _is_text(column: Any) -> bool:
     return any(is_kind(column.type) for is_kind in kinds)
 
 
-def _numbers(column: Any, typed: bool) -> np.ndarray[Any, Any] | None:
+def _numbers(column: Any) -> np.ndarray[Any, Any] | None:
     """A column as float64 with NaN where values are missing, or None where some are not numbers."""
     import pyarrow as pa
 
     if _is_text(column):
-        column = _texts(column, typed)
+        column = _texts(column)
     try:
         return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 
-def _booleans(column: Any, typed: bool) -> np.ndarray[Any, Any] | None:
+def _booleans(column: Any) -> np.ndarray[Any, Any] | None:
     """A column of true and false (or 1 and 0) as float64 with NaN, or None."""
     import pyarrow.compute as pc
 
     if _is_text(column):
-        text = pc.utf8_lower(_texts(column, typed))
+        text = pc.utf8_lower(_texts(column))
         column = pc.if_else(pc.equal(text, "true"), "1", pc.if_else(pc.equal(text, "false"), "0", text))
-    numbers = _numbers(column, typed)
+    numbers = _numbers(column)
     if numbers is None or not np.isin(numbers[~np.isnan(numbers)], (0.0, 1.0)).all():
         return None
     return numbers
@@ -348,13 +102,13 @@ def _kind(column: Any, typed: bool) -> str:
     if pa.types.is_boolean(column.type):
         return "boolean"
     if not _is_text(column):
-        return "nothing that weft can encode" if _numbers(column, typed) is None else "number"
-    text = _texts(column, typed)
+        return "nothing that weft can encode" if _numbers(column) is None else "number"
+    text = _texts(column)
     present = pc.drop_null(text)
     if not len(present):
         return "number"
     if not typed:
-        if _numbers(column, typed) is not None:
+        if _numbers(column) is not None:
             return "number"
         if pc.all(pc.is_in(pc.utf8_lower(present), value_set=pa.array(["true", "false"]))).as_py():
             return "boolean"
@@ -362,6 +116,10 @@ def _kind(column: Any, typed: bool) -> str:
         return "dates"
     different = len(pc.unique(present))
     if (different > CATEGORIES and different > len(column) / 2) or different > MOST_CATEGORIES:
+        numbers = pc.match_substring_regex(text, r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+        if not typed and pc.sum(numbers).as_py() > len(present) / 2:
+            first = pc.index(numbers, False).as_py()
+            return f"numbers, but for {shown(text[first])} in row {first + 1}"
         return f"{different} different texts in {len(column)} rows, as identifiers or free text have"
     longest = pc.max(pc.utf8_length(present)).as_py()
     if longest > LONGEST:
@@ -373,20 +131,20 @@ def _finite(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     odd = np.flatnonzero(np.isinf(values))
     if len(odd):
         raise ValueError(
-            f"expected finite numbers in column {shown(name)}, got {values[odd[0]]} in row {odd[0] + 1}; clip such values "
-            "or leave them empty"
+            f"expected finite numbers in column {shown(name)}, got {values[odd[0]]} in row {odd[0] + 1}; clip such "
+            "values or leave them empty"
         )
     return values
 
 
-def _demanded(name: str, column: Any, typed: bool, kind: str) -> np.ndarray[Any, Any]:
+def _demanded(name: str, column: Any, kind: str) -> np.ndarray[Any, Any]:
     """A column that must be numbers (or true and false), or an error that names the first that is not."""
-    values = (_booleans if kind == "boolean" else _numbers)(column, typed)
+    values = (_booleans if kind == "boolean" else _numbers)(column)
     if values is None:
         wanted = "true or false" if kind == "boolean" else "numbers"
         where = ""
         if _is_text(column):
-            for i, text in enumerate(_texts(column, typed).to_pylist()):
+            for i, text in enumerate(_texts(column).to_pylist()):
                 good = ("true", "false", "0", "1") if kind == "boolean" else ()
                 if text is not None and text.lower() not in good and (kind == "boolean" or not _reads(text)):
                     where = f" {shown(text)} in row {i + 1}"
@@ -425,21 +183,22 @@ class Column:
     categories: tuple[str | None, ...] = ()
 
     @classmethod
-    def learn(cls, name: str, column: Any, typed: bool, kind: str, rows: np.ndarray[Any, Any]) -> Column:
+    def learn(cls, name: str, column: Any, kind: str, rows: np.ndarray[Any, Any]) -> Column:
         """The encoding of a column, from the rows where `rows` is true."""
         import pyarrow.compute as pc
 
         if kind == "category":
-            found = pc.unique(_texts(column.filter(rows), typed)).to_pylist()
+            found = pc.unique(_texts(column.filter(rows))).to_pylist()
             names = sorted(text for text in found if text is not None)
             return cls(name, kind, categories=(*names, None) if None in found else tuple(names))
-        values = _demanded(name, column, typed, kind)[rows]
+        values = _demanded(name, column, kind)[rows]
         gaps = np.isnan(values)
         present = values[~gaps]
         if not len(present):
             return cls(name, kind, std=0.0)
         missing, median = bool(gaps.any()), float(np.median(present))
-        mean, std = float(present.mean()), float(present.std())
+        with np.errstate(over="ignore"):
+            mean, std = float(present.mean()), float(present.std())
         if not (math.isfinite(mean) and math.isfinite(std)):
             raise ValueError(f"expected numbers of a usual size in column {shown(name)}, got up to {present.max()}")
         # What rounding leaves of a constant is no variation.
@@ -457,20 +216,20 @@ class Column:
             return named if len(named) > 1 else []
         return [self.name] * (self.std > 0) + [f"{self.name} is missing"] * self.missing
 
-    def encode(self, column: Any, typed: bool) -> tuple[np.ndarray[Any, Any], int]:
+    def encode(self, column: Any) -> tuple[np.ndarray[Any, Any], int]:
         """The numbers of each row, (n, features), and how many rows had a category never seen before."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if self.kind == "category":
-            text = _texts(column, typed)
+            text = _texts(column)
             known = pc.index_in(text, value_set=pa.array(self.categories, pa.string()))
             codes = pc.fill_null(known, -1).to_numpy(zero_copy_only=False)
             out = np.zeros((len(column), len(self.categories)))
             seen = np.flatnonzero(codes >= 0)
             out[seen, codes[seen]] = 1.0
             return out, len(column) - len(seen)
-        values = _demanded(self.name, column, typed, self.kind)
+        values = _demanded(self.name, column, self.kind)
         gaps = np.isnan(values)
         parts = []
         if self.std > 0:
@@ -508,20 +267,20 @@ class Target:
         """What kind of target it is (unless said), and its scale in the training rows."""
         column, typed = columns[name], columns.typed
         found = _kind(column, typed)
-        text = _texts(column, typed) if found != "dates" else None
+        text = _texts(column) if found != "dates" else None
         if text is not None and text.null_count:
             first = int(np.flatnonzero(text.is_null().to_numpy(zero_copy_only=False))[0]) + 1
             raise ValueError(
-                f"expected a value of {shown(name)}, the target, in every row, got none in {text.null_count} rows, first "
-                f"in row {first}; remove those rows or fill them in"
+                f"expected a value of {shown(name)}, the target, in every row, got none in {text.null_count} rows, "
+                f"first in row {first}; remove those rows or fill them in"
             )
-        whole = found == "number" and _whole(column, typed)
+        whole = found == "number" and _whole(column)
         if kind is None:
             kind = "values"
             if found in ("boolean", "category"):
                 kind = "classes"
             elif whole:
-                different = len(np.unique(_numbers(column, typed)))  # type: ignore[arg-type]
+                different = len(np.unique(_numbers(column)))  # type: ignore[arg-type]
                 kind = "classes" if different <= min(FEW, columns.rows // 2) else "values"
             elif found != "number":
                 raise ValueError(f"expected numbers or classes in {shown(name)}, the target, got {found}")
@@ -540,10 +299,13 @@ class Target:
                     f"{columns.rows} rows; to predict numbers use --objective regression"
                 )
             return target
-        values = _demanded(name, column, typed, "number")[rows]
-        mean, std = float(values.mean()), float(values.std())
+        values = _demanded(name, column, "number")[rows]
+        with np.errstate(over="ignore"):
+            mean, std = float(values.mean()), float(values.std())
         if not (math.isfinite(std) and std > 1e-14 * max(abs(mean), 1e-300)):
-            raise ValueError(f"expected values that vary in {shown(name)}, the target, got {shown(values[0])} throughout")
+            raise ValueError(
+                f"expected values that vary in {shown(name)}, the target, got {shown(values[0])} throughout"
+            )
         return cls(name, kind, mean=mean, std=std)
 
     def read(self, columns: Columns) -> np.ndarray[Any, Any]:
@@ -552,9 +314,9 @@ class Target:
 
         column = columns[self.name]
         if self.kind == "values":
-            return (_demanded(self.name, column, columns.typed, "number") - self.mean) / self.std
-        text = _texts(column, columns.typed)
-        if self.whole and _whole(column, columns.typed):
+            return (_demanded(self.name, column, "number") - self.mean) / self.std
+        text = _texts(column)
+        if self.whole and _whole(column):
             whole = text if _is_text(column) else column
             return whole.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
         return np.array(text.to_pylist(), dtype=str)
@@ -564,14 +326,14 @@ class Target:
         return self.mean + self.std * np.asarray(answers, np.float64) if self.kind == "values" else answers
 
 
-def _whole(column: Any, typed: bool) -> bool:
+def _whole(column: Any) -> bool:
     """Whether a column holds whole numbers written as such (`3`, not `3.0`)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not _is_text(column):
         return pa.types.is_integer(column.type)
-    return bool(pc.all(pc.match_substring_regex(pc.drop_null(_texts(column, typed)), r"^[-+]?\d{1,18}$")).as_py())
+    return bool(pc.all(pc.match_substring_regex(pc.drop_null(_texts(column)), r"^[-+]?\d{1,18}$")).as_py())
 
 
 def _names(name: str, columns: Columns, what: str) -> np.ndarray[Any, Any]:
@@ -581,18 +343,18 @@ def _names(name: str, columns: Columns, what: str) -> np.ndarray[Any, Any]:
     column = columns[name]
     if pa.types.is_nested(column.type):
         raise ValueError(f"expected names or numbers in {shown(name)}, the {what}, got {column.type}")
-    text = _texts(column, columns.typed)
+    text = _texts(column)
     if text.null_count:
         first = int(np.flatnonzero(text.is_null().to_numpy(zero_copy_only=False))[0]) + 1
         raise ValueError(
-            f"expected {'an environment' if what == 'environment' else 'a task'} in every row of {shown(name)}, got none "
-            f"in {text.null_count} rows, first in row {first}; name it or remove those rows"
+            f"expected {'an environment' if what == 'environment' else 'a task'} in every row of {shown(name)}, got "
+            f"none in {text.null_count} rows, first in row {first}; name it or remove those rows"
         )
     labels = np.array(text.to_pylist(), dtype=str)
     different = len(np.unique(labels))
     if different > max(2, columns.rows / 2):
         raise ValueError(
-            f"expected several rows of each {what} in {shown(name)}, got {different} different ones in {columns.rows} rows"
+            f"expected several rows of each {what} in {shown(name)}, got {different} of them in {columns.rows} rows"
         )
     return labels
 
@@ -636,6 +398,7 @@ class Recipe:
 
     Example:
         >>> import tempfile, pathlib
+        >>> from weft.data.files import read_columns
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "trees.csv"
         >>> _ = path.write_text("height,leaf,kind\\n1.5,long,fir\\n,round,oak\\n2.5,round,oak\\n3,long,fir\\n")
         >>> recipe = Recipe.learn(read_columns(path), target="kind")
@@ -680,14 +443,16 @@ class Recipe:
         roles = {"target": target, "environment": environment, "task": task}
         for role, name in roles.items():
             if name is not None and name not in columns.data:
-                raise _unknown(name, list(columns.data), f"the {role} to be a column")
+                raise unknown(name, list(columns.data), f"the {role} to be a column")
         for name in drop:
             if name not in columns.data:
-                raise _unknown(name, list(columns.data), "a column to drop")
+                raise unknown(name, list(columns.data), "a column to drop")
         taken = [name for name in roles.values() if name is not None]
         for name in taken:
             if taken.count(name) > 1 or name in drop:
-                raise ValueError(f"expected one use of column {shown(name)}, got it as target, environment, task or drop twice")
+                raise ValueError(
+                    f"expected one use of column {shown(name)}, got it as target, environment, task or drop twice"
+                )
         goal = None if target is None else Target.learn(target, columns, kind, np.ones(columns.rows, dtype=bool))
         draft = cls((), goal, environment, task, validation=validation, seed=seed)
         rows = ~draft._roles(columns)[-1]
@@ -702,7 +467,7 @@ class Recipe:
             if found not in ("number", "boolean", "category"):
                 refused[name] = found
                 continue
-            encoding = Column.learn(name, column, columns.typed, found, rows)
+            encoding = Column.learn(name, column, found, rows)
             if encoding.features:
                 used.append(encoding)
             else:
@@ -713,12 +478,12 @@ class Recipe:
             more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
             raise ValueError(
                 f"expected columns of numbers, categories or true/false, got others: {told}{more}; leave them out with "
-                f"{options}, or put what matters of them into columns of numbers"
+                f"{options}, or mend the file"
             )
         if not used:
             raise ValueError(
                 f"expected columns to learn from in {columns.path}, got none beside the target that varies; columns: "
-                f"{_some(list(columns.data))}"
+                f"{some(list(columns.data))}"
             )
         return cls(tuple(used), goal, environment, task, left_out, validation, seed)
 
@@ -742,10 +507,12 @@ class Recipe:
         if absent:
             near = difflib.get_close_matches(absent[0], list(columns.data), n=1)
             hint = f"; is it the one that is called {shown(near[0])} there?" if near else ""
-            raise ValueError(f"expected the columns of training in {columns.path}, got none called {_some(absent)}{hint}")
+            raise ValueError(
+                f"expected the columns of training in {columns.path}, got none called {some(absent)}{hint}"
+            )
         parts, names, unseen = [], [], {}
         for column in self.columns:
-            part, strange = column.encode(columns[column.name], columns.typed)
+            part, strange = column.encode(columns[column.name])
             parts.append(part)
             names += column.features
             if strange:
@@ -777,7 +544,9 @@ class Recipe:
         if not isinstance(plain, dict) or "format" not in plain:
             raise ValueError("expected weft's recipe of a table, got something else; fit anew")
         if plain["format"] != FORMAT:
-            raise ValueError(f"expected a recipe of format {FORMAT}, got {shown(plain['format'])}; use that version of weft")
+            raise ValueError(
+                f"expected a recipe of format {FORMAT}, got {shown(plain['format'])}; use that version of weft"
+            )
         try:
             columns = tuple(_checked(Column, entry, ("number", "boolean", "category")) for entry in plain["columns"])
             target = None if plain["target"] is None else _checked(Target, plain["target"], ("classes", "values"))
@@ -791,11 +560,11 @@ class Recipe:
 
 
 def _without_defaults(entry: Any) -> dict[str, Any]:
-    fields = type(entry).__dataclass_fields__
+    default = {spec.name: spec.default for spec in fields(entry)}
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(entry).items()
-        if value != fields[name].default
+        if value != default[name]
     }
 
 
@@ -807,12 +576,12 @@ def _checked(cls: type, entry: Any, kinds: tuple[str, ...]) -> Any:
     if isinstance(values.get("categories"), list):
         values["categories"] = tuple(values["categories"])
     built = cls(**values)
-    for name, spec in cls.__dataclass_fields__.items():
-        value = getattr(built, name)
-        kind = type(spec.default) if spec.default.__class__.__name__ != "_MISSING_TYPE" else str
-        fine = isinstance(value, int | float) and not isinstance(value, bool) if kind is float else isinstance(value, kind)
-        if not fine or (kind is float and not math.isfinite(value)):
-            raise ValueError(f"expected {name} to be {kind.__name__}, got {shown(value)}")
+    for spec in fields(cls):
+        value = getattr(built, spec.name)
+        kind = str if spec.default is MISSING else type(spec.default)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (number if kind is float else isinstance(value, kind)):
+            raise ValueError(f"expected {spec.name} to be {kind.__name__}, got {shown(value)}")
     if built.kind not in kinds:
         raise ValueError(f"expected kind to be one of {', '.join(kinds)}, got {shown(built.kind)}")
     if any(not isinstance(c, str | None) for c in getattr(built, "categories", ())):
@@ -856,5 +625,7 @@ def split(strata: Sequence[np.ndarray[Any, Any] | None], rows: int, share: float
     for codes in given:  # every class, environment and task is trained on
         held &= np.bincount(codes[~held], minlength=codes.max() + 1)[codes] > 0
     if not held.any():
-        raise ValueError(f"expected rows to hold out, got none with a share of {share} of {rows} rows; take a larger share")
+        raise ValueError(
+            f"expected rows to hold out, got none with a share of {share} of {rows} rows; take a larger share"
+        )
     return held

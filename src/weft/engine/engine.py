@@ -52,6 +52,7 @@ class Engine:
         pieces, memory, weighting: see `Gradient`.
         schedule: a factor of the learning rate by progress, or a `torch` scheduler class.
         total: steps that the schedule spans.
+        capture: on CUDA, record the step as a graph where that is possible.
         swept: hyperparameters that differ between replicas, by name, each a tensor over replicas:
             the strategy's own by their names, and `lr`.
     """
@@ -70,12 +71,13 @@ class Engine:
         weighting: str = "example",
         schedule: Any = None,
         total: int = 1,
+        capture: bool = True,
         swept: dict[str, Tensor] | None = None,
         replicas: int | None = None,
     ) -> None:
         self.objective, self.strategy, self.optimizers = objective, strategy, optimizers
         self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
-        self.replicas = replicas
+        self.replicas, self.capture = replicas, capture
         self.schedule = as_schedule(schedule)
         self.schedulers: dict[str, Any] = {}
         swept = dict(swept or {})
@@ -250,53 +252,67 @@ class Engine:
             if state.step % self.objective.every(player):
                 continue
             gradient, loss, buffers, own = self.gradient(state, batch, player)
-            norm = self._norm(gradient)
-            fine = torch.isfinite(norm) & torch.isfinite(loss)
-            self._stop_diverged(state, fine, player)
-            if self.clip is not None:
-                scale = (self.clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
-                gradient = {n: g * self._broadcast(scale, g) for n, g in gradient.items()}
-            self._apply(state, player, gradient, own)
+            norm = self.norm(gradient)
+            state.active.logical_and_(torch.isfinite(norm) & torch.isfinite(loss))
+            self.settle(state, player)
+            self.apply(state, player, self.clipped(gradient, norm), own)
             frozen = self.replicas is not None and not bool(state.active.all())
             for name, b in buffers.items():
                 old = state.buffers[name]
-                state.buffers[name] = torch.where(self._broadcast(state.active, b), b, old) if frozen else b
+                old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
             report[f"{player}_loss" if player else "loss"] = loss
         state.step += 1
         return report
 
-    def _broadcast(self, value: Tensor, like: Tensor) -> Tensor:
+    def broadcast(self, value: Tensor, like: Tensor) -> Tensor:
         """One number per replica, shaped to multiply a stacked tensor."""
         return value if self.replicas is None else value.reshape(-1, *(1,) * (like.dim() - 1))
 
-    def _norm(self, gradient: Params) -> Tensor:
+    def clipped(self, gradient: Params, norm: Tensor) -> Params:
+        """The gradient, shortened to the largest norm allowed."""
+        if self.clip is None:
+            return gradient
+        scale = (self.clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+        return {n: g * self.broadcast(scale, g) for n, g in gradient.items()}
+
+    def norm(self, gradient: Params) -> Tensor:
         start = 0 if self.replicas is None else 1
         norms = [torch.linalg.vector_norm(g.flatten(start), dim=-1) for g in gradient.values()]
         return torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
-    def _stop_diverged(self, state: State, fine: Tensor, player: str) -> None:
-        """Freezes what has diverged at its last good parameters, and records where."""
-        if bool((fine | ~state.active).all()):
+    def settle(self, state: State, player: str = "") -> None:
+        """Records what has diverged (it stays at its last good parameters); raises when all have."""
+        if bool(state.active.all()):
             return
         where = f" of {player!r}" if player else ""
-        for k, (ok, going) in enumerate(zip(fine.reshape(-1).tolist(), state.active.reshape(-1).tolist(), strict=True)):
-            if going and not ok:
+        for k, going in enumerate(state.active.reshape(-1).tolist()):
+            if not going and k not in state.stopped:
                 state.stopped[k] = f"diverged at step {state.step}: the loss{where} or its gradient is not finite"
-        state.active = state.active & fine
         if len(state.diverged) == (state.replicas or 1):
             raise Diverged(
                 f"expected finite losses, got NaN or infinity: {state.stopped[max(state.stopped)]}; lower the learning "
                 "rate, clip the gradient (clip=1.0), or look for extreme values in the data"
             )
 
-    def _apply(self, state: State, player: str, gradient: Params, own: Any) -> None:
-        """The optimizer proposes a step; the strategy, the replicas' own rates and what is frozen amend it."""
+    def factor(self, state: State) -> float:
+        """The schedule's factor of the learning rate, now."""
+        return self.schedule(min(1.0, (state.step - state.origin) / self.total))  # type: ignore[return-value,arg-type]
+
+    def set_rates(self, state: State, player: str, factor: float) -> None:
+        """Sets the optimizer's learning rates to so much of their settings."""
+        for group, rate in zip(state.optimizers[player].param_groups, self._rates[player], strict=True):
+            group["lr"] = rate * factor
+
+    def apply(self, state: State, player: str, gradient: Params, own: Any, factor: Tensor | None = None) -> None:
+        """The optimizer proposes a step; the strategy, the replicas' own rates and what is frozen amend it.
+
+        With a `factor` (in a recorded step) the schedule too is applied to the step, and nothing is asked of
+        the host.
+        """
         optimizer = state.optimizers[player]
-        if not self.schedulers:
-            factor = self.schedule(min(1.0, (state.step - state.origin) / self.total))  # type: ignore[arg-type]
-            for group, rate in zip(optimizer.param_groups, self._rates[player], strict=True):
-                group["lr"] = rate * factor
-        amend = self.strategy.does("update") or self.rates is not None
+        if factor is None and not self.schedulers:
+            self.set_rates(state, player, self.factor(state))
+        amend = factor is not None or self.strategy.does("update") or self.rates is not None
         amend = amend or (self.replicas is not None and not bool(state.active.all()))
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         for name, g in gradient.items():
@@ -310,10 +326,12 @@ class Engine:
             state.strategy[player] = own
             return
         step = {n: state.params[n] - old for n, old in before.items()}
+        if factor is not None:
+            step = {n: s * factor for n, s in step.items()}
         if self.rates is not None:
             base = self.optimizers[player].settings["lr"]
             common = {n for n in step if self.optimizers[player].group_of(n) is None}
-            step = {n: s * self._broadcast(self.rates / base, s) if n in common else s for n, s in step.items()}
+            step = {n: s * self.broadcast(self.rates / base, s) if n in common else s for n, s in step.items()}
         if self.strategy.does("update"):
             key = state.key("update", player)
 
@@ -324,7 +342,7 @@ class Engine:
             step, own = self._map(act, step, before, own, key, self.swept)
         for name, old in before.items():
             moved = old + step[name]
-            state.params[name].copy_(torch.where(self._broadcast(state.active, old), moved, old))
+            state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
         state.strategy[player] = own
 
     # --- asking, measuring, consolidating ------------------------------------------------------------

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from weft.core.source import Batch, Source
 from weft.core.state import State
+from weft.engine.capture import stepper
+from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine
 
 __all__ = ["History", "Plan", "begin", "progress_of", "train"]
@@ -91,20 +93,22 @@ def train(engine: Engine, state: State, source: Source, plan: Plan, history: His
     end = state.origin + plan.steps
     started = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
     stream = engine.batches(source, state)
+    stepping = stepper(engine, state)
     try:
         while state.step < end and bool(state.active.any()):
             state.tally.setdefault("going", state.active.clone())
             batch = next(stream)
-            for name, loss in engine.step(state, batch).items():
+            for name, loss in stepping.step(state, batch).items():
                 total, turns = state.tally.get(name, (0.0, 0))
                 state.tally[name] = (total + loss, turns + 1)
             if (state.step - state.origin) % plan.every == 0 or state.step == end:
+                engine.settle(state)
                 record = _record(engine, state, source, plan, batch)
                 record = {"step": state.step, "epoch": len(history) + 1, **record}
                 history.append({**record, "seconds": time.perf_counter() - started})
                 for observer in plan.observers:
                     observer(history[-1])
-            if plan.paused():
+            if anywhere(plan.paused()):
                 raise KeyboardInterrupt
     except Diverged:
         history.append({"step": state.step, "epoch": len(history) + 1, "seconds": time.perf_counter() - started})
@@ -165,7 +169,7 @@ def _keep_best(engine: Engine, state: State, plan: Plan, values: dict[str, Tenso
     if bool(late.any()):
         for k in torch.nonzero(late.reshape(-1)).flatten().tolist():
             state.stopped[k] = f"no progress in {plan.patience} evaluations, at step {state.step}"
-        state.active = state.active & ~late
+        state.active.logical_and_(~late)
 
 
 def _restore_best(state: State, plan: Plan) -> None:

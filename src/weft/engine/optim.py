@@ -113,11 +113,14 @@ class Optimizer(Configured):
         members: dict[str | None, list[Tensor]] = {}
         for name, p in params.items():
             members.setdefault(self.group_of(name), []).append(p)
-        settings = {"params": members.pop(None, [])}
-        groups = [settings] if settings["params"] else []
+        common = {"params": members.pop(None, [])}
+        groups = [common] if common["params"] else []
         groups += [{"params": tensors, **(self.groups or {})[pattern or ""]} for pattern, tensors in members.items()]
+        settings = dict(self.settings)
+        if any(p.is_cuda for p in params.values()) and "capturable" in inspect.signature(factory).parameters:
+            settings.setdefault("capturable", True)  # so that the step can be recorded as a CUDA graph
         try:
-            return factory(groups, **self.settings)
+            return factory(groups, **settings)
         except TypeError as error:
             raise TypeError(f"expected settings that {self.algorithm!r} takes, got {self.settings}: {error}") from error
 

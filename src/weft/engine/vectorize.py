@@ -68,6 +68,23 @@ def _join(results: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
     return join(results)
 
 
+def _room(part: Any, size: int) -> Any:
+    """Space for a result of which one chunk is given."""
+    if isinstance(part, dict):
+        return {name: _room(value, size) for name, value in part.items()}
+    if isinstance(part, tuple):
+        return tuple(_room(value, size) for value in part)
+    return part.new_empty((size, *part.shape[1:]))
+
+
+def _put(whole: Any, part: Any, window: slice) -> None:
+    if isinstance(part, dict | tuple):
+        for name in part if isinstance(part, dict) else range(len(part)):
+            _put(whole[name], part[name], window)
+    else:
+        whole[window] = part
+
+
 def _take(arg: Any, dim: int | None, index: Any) -> Any:
     if dim is None:
         return arg
@@ -109,11 +126,13 @@ class Mapper:
         mapped = vectorized(function, tuple(dims))
         if chunk >= size:
             return mapped(*args)
-        parts = [
-            mapped(*(_take(a, d, slice(start, start + chunk)) for a, d in zip(args, dims, strict=True)))
-            for start in range(0, size, chunk)
-        ]
-        return _join(parts, torch.cat)
+        whole: Any = None
+        for start in range(0, size, chunk):
+            window = slice(start, start + chunk)
+            part = mapped(*(_take(a, d, window) for a, d in zip(args, dims, strict=True)))
+            whole = _room(part, size) if whole is None else whole
+            _put(whole, part, window)  # in place: parts and whole side by side would take twice the memory
+        return whole
 
     def _loop(self, function: Any, dims: Any, args: Any, size: int) -> Any:
         results = [function(*(_take(a, d, i) for a, d in zip(args, dims, strict=True))) for i in range(size)]

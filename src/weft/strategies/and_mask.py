@@ -62,13 +62,15 @@ class ANDMask(Strategy):
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
     ) -> tuple[Params, StrategyState]:
         mean = weighted_mean(gradients, weights)
-        present = weights > 0  # a group without rows in this batch has no vote
-        # The smallest integer count that reaches threshold * d, up to the rounding of that product.
-        least = torch.ceil(self.threshold * present.sum() - 1e-4)
+        # The smallest integer count that reaches threshold * d, up to the rounding of that product, where d counts
+        # the groups that have rows in this batch.
+        least = torch.ceil(self.threshold * (weights > 0).sum() - 1e-4)
         masked = {}
         for name, g in gradients.items():
-            signs = torch.sign(g).to(torch.int32) * present.reshape(-1, *(1,) * (g.dim() - 1))
-            keep = (signs.sum(0).abs() >= least).to(g.dtype)
+            # An absent group's gradient is zero and votes for nothing. Some groups at a time: counting widens the
+            # signs to 64 bits, which would take twice the memory of the gradients.
+            balance = torch.stack([(part > 0).sum(0) - (part < 0).sum(0) for part in g.split(64)]).sum(0)
+            keep = (balance.abs() >= least).to(g.dtype)
             share = keep.mean() if self.rescale else 1.0
             masked[name] = mean[name] * keep / (share + 1e-10)
         return masked, state

@@ -1,0 +1,136 @@
+"""On CUDA, a whole step recorded once as a graph and replayed: no Python and no launch overhead between kernels.
+
+Inside the graph everything happens in place on the state's own tensors; the clock of the keyed draws is
+a tensor that the graph advances, the schedule's factor and the batch are copied into it before each
+replay, and a replica that diverges is frozen by a mask, which the host reads at the next record.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.source import Batch, tree_map
+from weft.core.state import State
+from weft.engine.distributed import world
+from weft.engine.engine import Engine
+
+__all__ = ["Captured", "stepper"]
+
+_WARMUP = 3  # steps made eagerly before a graph is recorded, as PyTorch asks
+_GRAPHS = 8  # more kinds of batches than this are not worth a graph each
+
+
+def stepper(engine: Engine, state: State) -> Any:
+    """What makes a step: the engine itself, or its recorded steps where that is possible."""
+    alone = world()[1] == 1  # what several processes say to each other is not recorded
+    capturable = state.device.type == "cuda" and not engine.schedulers and engine.capture and alone
+    return Captured(engine, state) if capturable else engine
+
+
+def _copy(into: Any, value: Any) -> None:
+    """A tree's tensors into another's, in place; what is the same tensor already is left."""
+    if isinstance(into, dict):
+        for name in into:
+            _copy(into[name], value[name])
+    elif into is not value:
+        into.copy_(value)
+
+
+def _leaves(tree: Any) -> list[Tensor]:
+    return [leaf for value in tree.values() for leaf in _leaves(value)] if isinstance(tree, dict) else [tree]
+
+
+class _Graph:
+    def __init__(self, batch: Batch) -> None:
+        self.seen = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.batch = tree_map(torch.clone, batch)
+        self.losses: dict[str, Tensor] = {}
+
+
+class Captured:
+    """An engine's step on one state, recorded for each kind of batch and each set of players that move."""
+
+    def __init__(self, engine: Engine, state: State) -> None:
+        self.engine, self.state = engine, state
+        self.graphs: dict[Any, _Graph] = {}
+        self.clock = torch.tensor(state.step, device=state.device)
+        self.factor = torch.ones((), device=state.device, dtype=next(iter(state.params.values())).dtype)
+        self.failed = False
+
+    def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
+        """One update of every player whose turn it is; as `Engine.step`."""
+        engine = self.engine
+        movers = tuple(p for p in engine.players if state.step % engine.objective.every(p) == 0)
+        numbered = engine.numbered(batch, grouped=engine.grouped)
+        kind = (movers, tuple((tuple(t.shape), t.dtype) for t in _leaves(numbered)))
+        if self.failed or (kind not in self.graphs and len(self.graphs) >= _GRAPHS):
+            return self._eager(batch)
+        entry = self.graphs.setdefault(kind, _Graph(numbered))
+        entry.seen += 1
+        if entry.seen <= _WARMUP:
+            return self._eager(batch)
+        self.factor.fill_(engine.factor(state))
+        self.clock.fill_(state.step)
+        _copy(entry.batch, numbered)
+        if entry.graph is None and not self._record(entry, movers):
+            return self._eager(batch)
+        if entry.graph is not None:
+            entry.graph.replay()
+        state.step += 1
+        return {name: loss.clone() for name, loss in entry.losses.items()}
+
+    def _eager(self, batch: Batch) -> dict[str, Tensor]:
+        """A step by the engine, its results put where the graphs look for them."""
+        kept = dict(self.state.strategy)
+        report = self.engine.step(self.state, batch)
+        for player, tree in kept.items():
+            _copy(tree, self.state.strategy[player])
+            self.state.strategy[player] = tree
+        return report
+
+    def _record(self, entry: _Graph, movers: tuple[str, ...]) -> bool:
+        """Records the step; False (said once) where something in it cannot be recorded."""
+        engine, state = self.engine, self.state
+        state.clock = self.clock
+        graph = torch.cuda.CUDAGraph()
+        for player in movers:
+            engine.set_rates(state, player, 1.0)  # the factor is applied to the step, inside
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph):
+                engine.objective.train()
+                for player in movers:
+                    name, loss = self._move(player, entry.batch)
+                    entry.losses[name] = loss
+        except RuntimeError as error:
+            self.failed = True
+            warnings.warn(
+                f"the step is not recorded as a CUDA graph ({str(error).splitlines()[0][:120]}); it runs eagerly",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return False
+        finally:
+            state.clock = None
+        entry.graph = graph
+        return True
+
+    def _move(self, player: str, batch: Batch) -> tuple[str, Tensor]:
+        """One player's update, in place."""
+        engine, state = self.engine, self.state
+        gradient, loss, buffers, own = engine.gradient(state, batch, player)
+        norm = engine.norm(gradient)
+        state.active.logical_and_(torch.isfinite(norm) & torch.isfinite(loss))
+        kept = state.strategy[player]
+        engine.apply(state, player, engine.clipped(gradient, norm), own, factor=self.factor)
+        _copy(kept, state.strategy[player])
+        state.strategy[player] = kept
+        for name, b in buffers.items():
+            old = state.buffers[name]
+            old.copy_(torch.where(engine.broadcast(state.active, b), b, old))
+        return f"{player}_loss" if player else "loss", loss

@@ -1,0 +1,74 @@
+"""On CUDA: recorded steps are the eager ones, and both are the CPU's."""
+
+import numpy as np
+import pytest
+import torch
+
+from weft import Classifier, Learner, Optimizer, weave
+from weft.data import ring
+from weft.engine.engine import Engine
+from weft.nets import MLP
+from weft.objectives import GAN
+from weft.strategies import EWC, ANDMask
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; run on one by hand")
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(90, 4))
+Y = (X[:, 0] * X[:, 1] > 0).astype(int)
+SITE = np.repeat([0, 1, 2], [40, 30, 20])
+
+
+def net(inputs, outputs):
+    return MLP(inputs, outputs, hidden=(16,), dropout=0.3, batch_norm=True)
+
+
+def classifier(**settings):
+    return Classifier(net, epochs=8, batch_size=16, dtype="float64", random_state=0, validation=0.2, **settings)
+
+
+CASES = {
+    "plain": lambda d: classifier(schedule="cosine", clip=0.5, device=d).fit(X, Y),
+    "mask": lambda d: classifier(strategy=ANDMask(threshold=0.4), device=d).fit(X, Y, environment=SITE),
+    "replicas": lambda d: classifier(replicas=3, patience=2, device=d).fit(X, Y),
+    "sweep": lambda d: classifier(
+        strategy=weave(EWC(strength=1.0), ANDMask()),
+        replicas={"optimizer__lr": [1e-3, 1e-2, 1e30], "strategy__andmask__threshold": [0.0, 0.5, 1.0]},
+        optimizer=Optimizer("sgd"),
+        device=d,
+    ).fit(X, Y, environment=SITE, task=np.arange(90) % 2),
+    "game": lambda d: Learner(
+        GAN(latent=2, hidden=(16,), critic_steps=2), steps=40, batch_size=16, dtype="float64", random_state=0, device=d
+    ).fit(ring(200)),
+}
+
+
+def params(learner):
+    return {f"{i}.{n}": p.cpu() for i, (_, run) in enumerate(learner._runs) for n, p in run.params.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_is_eager_is_cpu(name, monkeypatch):
+    replayed = []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replayed.append(1), replay(graph))[1])
+    recorded = CASES[name]("cuda")
+    assert replayed, "the step was recorded"
+    init = Engine.__init__
+    monkeypatch.setattr(Engine, "__init__", lambda self, *a, **k: init(self, *a, **{**k, "capture": False}))
+    count = len(replayed)
+    eager = CASES[name]("cuda")
+    assert len(replayed) == count
+    cpu = CASES[name]("cpu")
+    tolerance = {"rtol": 1e-6, "atol": 1e-8}
+    for n, p in params(eager).items():
+        torch.testing.assert_close(params(recorded)[n], p, **tolerance, msg=lambda m, n=n: f"recorded {n}: {m}")
+        if name == "sweep":
+            p, cpu_p = p[:2], params(cpu)[n][:2]  # what has diverged has no digits to compare
+        else:
+            cpu_p = params(cpu)[n]
+        # another order of summation, enlarged by the optimizer over the steps
+        torch.testing.assert_close(cpu_p, p, rtol=1e-3, atol=1e-4, msg=lambda m, n=n: f"cpu {n}: {m}")
+    if name == "sweep":
+        assert "diverged" in recorded.stop_reason_[2]
+        assert "completed" in recorded.stop_reason_[0]
