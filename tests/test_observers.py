@@ -270,6 +270,24 @@ def test_a_failing_observer_is_told_once_and_the_training_goes_on(kind, tmp_path
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_a_server_that_goes_away_is_not_asked_again(store, monkeypatch):
+    def gone(*args, **kwargs):
+        raise ConnectionError("no route")
+
+    observer = MLflow(experiment="gone", tracking_uri=store)
+    observer({"step": 1, "loss": 3.0})
+    end = observer._end
+    monkeypatch.setattr(observer._client, "log_batch", gone)
+    with pytest.warns(RuntimeWarning, match="MLflow stops observing: ConnectionError: no route; the training goes on"):
+        observer({"step": 2, "loss": 2.0})
+    assert not end.alive  # nor at exit
+    observer({"step": 3, "loss": 2.0})
+    observer.close()
+    monkeypatch.setattr("mlflow.MlflowClient.log_batch", gone)
+    with pytest.warns(RuntimeWarning, match="stops observing"):
+        observer({"step": 1, "loss": 2.0})  # another training is another attempt
+
+
 FULL = """
 import resource, signal, sys, threading
 import numpy as np

@@ -109,6 +109,9 @@ class _Observer(Configured):
             act()
         except Exception as error:
             self._failed = True
+            end, self._end = self._end, None
+            if end is not None:
+                end.detach()  # what has failed is not tried again at exit
             reason = str(error).partition("\n")[0]
             warnings.warn(
                 f"{type(self).__name__} stops observing: {type(error).__name__}: {reason}; the training goes on, and "
@@ -116,9 +119,6 @@ class _Observer(Configured):
                 RuntimeWarning,
                 stacklevel=3,
             )
-            end, self._end = self._end, None
-            if end is not None:
-                end.detach()  # what has failed is not tried again at exit
 
     def _write(self, step: int, record: dict[str, Any]) -> None:
         if self._end is None:
@@ -270,7 +270,7 @@ class MLflow(_Observer):
         from mlflow.entities import Param
 
         noted = [Param(_named(name), str(value)) for name, value in (self.params or {}).items()]
-        for first in range(0, len(noted), 100):  # as many as MLflow takes at once
+        for first in range(0, len(noted), 100):  # as many as MLflow takes at once; of metrics 1,000
             self._client.log_batch(self.run_id_, params=noted[first : first + 100], synchronous=True)
 
     def _put(self, step: int, record: dict[str, Any]) -> None:

@@ -102,6 +102,19 @@ class Strategy(Configured):
         """One gradient from the groups' gradients (leading axis), their losses and weights (sum 1)."""
         return weighted_mean(gradients, weights), state
 
+    def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
+        """Where `combine` needs only sums over the groups: a tree of such sums, of some of them.
+
+        The engine then adds the sums of parts that fit its memory bound, and calls `conclude`.
+        """
+        raise NotImplementedError
+
+    def conclude(
+        self, sums: StrategyState, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        """One gradient from the sums over all groups."""
+        raise NotImplementedError
+
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         """A scalar added to the loss, outside the groups."""
         raise NotImplementedError
@@ -243,6 +256,16 @@ class Weave(Strategy):
                 combined, after = part.combine(gradients, losses, weights, state[name])
                 return combined, {**state, name: after}
         return weighted_mean(gradients, weights), state
+
+    def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
+        return next(part for part in self.parts if part.does("combine")).summarize(gradients, weights)
+
+    def conclude(
+        self, sums: StrategyState, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        name, part = next((name, part) for name, part in self._named() if part.does("combine"))
+        combined, after = part.conclude(sums, losses, weights, state[name])
+        return combined, {**state, name: after}
 
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         terms = [part.penalty(params, state[name]) for name, part in self._named() if part.does("penalty")]

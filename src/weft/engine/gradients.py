@@ -126,7 +126,7 @@ class Gradient:
         state: StrategyState,
     ) -> tuple[Params, Tensor, Params, StrategyState]:
         """The gradient, the mean loss, the buffers after the forward and the strategy's state."""
-        parts = self._local(params, others, buffers, batch, key, strategy, state)
+        parts = self._local(params, others, buffers, batch, key, strategy, state, whole=True)
         return self.conclude(parts, params, key, strategy, state)
 
     def local(
@@ -140,7 +140,7 @@ class Gradient:
         state: StrategyState,
     ) -> Parts:
         """What a share of the batch gives, before the strategy combines it."""
-        parts = self._local(params, others, buffers, batch, key, strategy, state)
+        parts = self._local(params, others, buffers, batch, key, strategy, state, whole=False)
         if not isinstance(parts["mass"], Tensor):
             parts["mass"] = torch.full_like(parts["loss"], parts["mass"])
         return parts
@@ -187,12 +187,17 @@ class Gradient:
         self, parts: Parts, params: Params, key: Tensor, strategy: Strategy, state: StrategyState
     ) -> tuple[Params, Tensor, Params, StrategyState]:
         """From the parts of a whole batch to what a call gives: the groups combined, the penalty added."""
-        gradient, value = parts["gradient"], parts["loss"]
+        losses = value = parts["loss"]
         with keyed(key):
-            if strategy.needs != "mean":
+            if strategy.needs == "mean":
+                gradient = parts["gradient"]
+            else:
                 weights = self._weights(parts["mass"])
-                value = (weights * value).sum()
-                gradient, state = strategy.combine(gradient, parts["loss"], weights, state)
+                value = (weights * losses).sum()
+                if "sums" in parts:
+                    gradient, state = strategy.conclude(parts["sums"], losses, weights, state)
+                else:
+                    gradient, state = strategy.combine(parts["gradient"], losses, weights, state)
             if strategy.does("penalty"):
                 extra, _ = _differentiate(lambda p: (strategy.penalty(p, state), {}), params, self.transform)
                 gradient = {name: g + extra[name] for name, g in gradient.items()}
@@ -207,6 +212,8 @@ class Gradient:
         key: Tensor,
         strategy: Strategy,
         state: StrategyState,
+        *,
+        whole: bool,
     ) -> Parts:
         def wrapped(buffers: Params) -> Loss:
             return strategy.wrap(base_loss(self.objective, others, buffers, key, self.player), state)
@@ -228,6 +235,9 @@ class Gradient:
             def one(p: Params, b: Params, part: Batch) -> tuple[Params, tuple[Tensor, Params]]:
                 return grad_and_value(lambda q: each(q, b, part), has_aux=True)(p)
 
+            if chunk < len(weights) and strategy.does("summarize") and whole:
+                parts = self._summed(one, params, spread, batch, weights, chunk, strategy)
+                return {**parts, "mass": mass}
             gradients, (losses, after) = self.mapper(one, (None, 0, 0), params, spread, batch, chunk=chunk)
             return {"gradient": gradients, "loss": losses, "mass": mass, "buffers": _merge_buffers(after, weights)}
 
@@ -251,6 +261,25 @@ class Gradient:
             gradient = {n: gradient[n] + g for n, g in piece.items()} if gradient else piece
             value = value + loss_value
         return {"gradient": gradient, "loss": value, "mass": total, "buffers": buffers}
+
+    def _summed(
+        self, one: Any, params: Params, spread: Params, batch: Batch, weights: Tensor, chunk: int, strategy: Strategy
+    ) -> Parts:
+        """Sums over the groups in place of their gradients: no more of those than fit the bound are ever there."""
+        sums: Any = None
+        losses: list[Tensor] = []
+        after: list[Params] = []
+        for start in range(0, len(weights), chunk):
+            window = slice(start, start + chunk)
+            part, held = (tree_map(lambda t: t[window], tree) for tree in (batch, spread))  # noqa: B023
+            gradients, (values, buffers) = self.mapper(one, (None, 0, 0), params, held, part)
+            found = strategy.summarize(gradients, weights[window])
+            del gradients
+            sums = found if sums is None else _plus(sums, found)
+            losses.append(values)
+            after.append(buffers)
+        joined = {name: torch.cat([b[name] for b in after]) for name in spread}
+        return {"sums": sums, "loss": torch.cat(losses), "buffers": _merge_buffers(joined, weights)}
 
     def _each(self, wrapped: Any) -> Callable[[Params, Params, Batch], Value]:
         """One group's mean loss, and the buffers after it."""
@@ -309,6 +338,10 @@ class Gradient:
         gradients = sum(p.numel() * p.element_size() for p in params.values())
         passes = 4 if strategy.does("wrap") else 2
         self._bytes = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return {name: _plus(a[name], b[name]) for name in a} if isinstance(a, dict) else a + b
 
 
 def _spread(buffers: Params, count: int) -> Params:

@@ -61,16 +61,29 @@ class ANDMask(Strategy):
     def combine(
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
     ) -> tuple[Params, StrategyState]:
-        mean = weighted_mean(gradients, weights)
+        return self.conclude(self.summarize(gradients, weights), losses, weights, state)
+
+    def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
+        """The weighted `mean`, and the `balance` of signs: how many are positive less how many are negative.
+
+        A group without rows in this batch has gradient zero, and votes for nothing.
+        """
+        # Some groups at a time: counting widens the signs to 64 bits, twice the memory of the gradients.
+        balance = {
+            name: torch.stack([(part > 0).sum(0) - (part < 0).sum(0) for part in g.split(64)]).sum(0)
+            for name, g in gradients.items()
+        }
+        return {"mean": weighted_mean(gradients, weights), "balance": balance}
+
+    def conclude(
+        self, sums: StrategyState, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
         # The smallest integer count that reaches threshold * d, up to the rounding of that product, where d counts
         # the groups that have rows in this batch.
         least = torch.ceil(self.threshold * (weights > 0).sum() - 1e-4)
         masked = {}
-        for name, g in gradients.items():
-            # An absent group's gradient is zero and votes for nothing. Some groups at a time: counting widens the
-            # signs to 64 bits, which would take twice the memory of the gradients.
-            balance = torch.stack([(part > 0).sum(0) - (part < 0).sum(0) for part in g.split(64)]).sum(0)
-            keep = (balance.abs() >= least).to(g.dtype)
+        for name, mean in sums["mean"].items():
+            keep = (sums["balance"][name].abs() >= least).to(mean.dtype)
             share = keep.mean() if self.rescale else 1.0
-            masked[name] = mean[name] * keep / (share + 1e-10)
+            masked[name] = mean * keep / (share + 1e-10)
         return masked, state
