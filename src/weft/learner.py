@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -400,17 +401,18 @@ class Learner(BaseEstimator):
             self._runs = go_on(self, self._runs, source, carry=once)
         if not resumed:
             self._phase: dict[str, Any] = {"task": name, "once": once, "runs": []}
-        if hasattr(objective, "solve"):
-            solve_all(self._runs, source)
-            self._conclude()
-            return self
         folder = Folder(self.folder)
         if fresh:
             folder.claim()
+        if hasattr(objective, "solve"):
+            solve_all(self._runs, source)
+            self._conclude()
+            folder.keep(self)
+            return self
         try:
             with folder.interruptible() as paused:
                 plan = replace(self._plan(source, validation, once), paused=paused)
-                train_all(self._runs, source, plan, self._phase, keep=lambda: folder.keep(self), shown=self.verbose)
+                train_all(self._runs, source, plan, self._phase, keep=partial(folder.keep, self), shown=self.verbose)
         except KeyboardInterrupt:
             folder.keep(self)
             raise

@@ -14,6 +14,7 @@ import json
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "load", "save"]
 
 _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
+SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
 _FITTED = ("classes_", "n_features_in_", "feature_names_in_", "seeds_", "_replica_settings", "_shapes", "_phase")
 
 
@@ -81,7 +83,15 @@ def _describe(value: Any) -> Any:
             if type(value) is cls:
                 params = {k: _describe(v) for k, v in value.get_params(deep=False).items()}
                 return {"$method": name, "params": params}
+    value = value.value if isinstance(value, _Given) else value
     return {"$given": type(value).__name__ if not isinstance(value, type) else value.__name__}
+
+
+class _Given:
+    """Marks a parameter as one that is not described."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class _Missing:
@@ -128,6 +138,8 @@ def _config(learner: Learner) -> dict[str, Any]:
     params = {n: v for n, v in learner.get_params(deep=False).items() if n not in ("callbacks", "folder", "verbose")}
     if not isinstance(learner.random_state, int):
         params["random_state"] = learner.seeds_[0]  # what chance or a generator has chosen
+    if not (params["validation"] is None or isinstance(params["validation"], float)):
+        params["validation"] = _Given(params["validation"])  # data is not configuration
     return {
         "weft": weft.__version__,
         "format": checkpoint.FORMAT,
@@ -218,6 +230,7 @@ class Folder:
     def __init__(self, path: str | Path | None) -> None:
         self.path = None if path is None else Path(path)
         self.step: int | None = None
+        self.kept = -math.inf
 
     def claim(self) -> None:
         """Makes the folder for a new run; what is there already is never overwritten."""
@@ -245,9 +258,12 @@ class Folder:
         except OSError as error:
             raise OSError(f"expected a folder that can be written, got {self.path}: {error.strerror}") from error
 
-    def keep(self, learner: Learner) -> None:
-        """Writes the checkpoint; a failure leaves the last one as it was. Of several processes the first writes."""
-        if self.path is None or world()[0] > 0:
+    def keep(self, learner: Learner, *, must: bool = True) -> None:
+        """Writes the checkpoint; a failure leaves the last one as it was. Of several processes the first writes.
+
+        Unless it `must`, it writes only if the last time was some while ago.
+        """
+        if self.path is None or world()[0] > 0 or (not must and time.monotonic() - self.kept < SECONDS):
             return
         try:
             config = self.path / "config.json"
@@ -257,6 +273,7 @@ class Folder:
             lines = [json.dumps(_jsonable(record)) for record in [*learner.history_, *records(learner._phase)]]
             checkpoint.write_text(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
             self.step = max(state.step for _, state in learner._runs)
+            self.kept = time.monotonic()
         except OSError as error:
             raise OSError(
                 f"expected to keep the run in {self.path}, got: {error.strerror or error}; the last checkpoint there "

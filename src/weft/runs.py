@@ -247,7 +247,7 @@ def _kinds(strategy: Strategy) -> list[type]:
 
 
 def train_all(
-    runs: list[Run], source: Source, plan: Plan, phase: dict[str, Any], *, keep: Callable[[], None], shown: bool
+    runs: list[Run], source: Source, plan: Plan, phase: dict[str, Any], *, keep: Callable[..., None], shown: bool
 ) -> None:
     """Runs the plan in every run, then consolidates the task.
 
@@ -267,7 +267,7 @@ def train_all(
         engine.total = plan.steps
         with Bar(plan, engine, shown=shown and first) as bar:
             seen = [*plan.observers, bar.update] if first else []
-            observers = [*seen, lambda record: keep()]
+            observers = [*seen, lambda record: keep(must=False)]
             train(engine, state, source, replace(plan, observers=observers), begun[i]["records"])
         if task is not None:
             engine.consolidate(state, source, task)

@@ -16,7 +16,7 @@ from torch import nn
 import weft
 from weft import Classifier, Learner, Optimizer, Regressor, weave
 from weft.engine import checkpoint
-from weft.objectives import GAN, Classification
+from weft.objectives import GAN, Classification, LeastSquares
 from weft.strategies import EWC, ANDMask
 
 rng = np.random.default_rng(0)
@@ -156,7 +156,7 @@ def test_tensors_elsewhere_are_refused(tmp_path):
     header = json.loads(path.read_text())
     header["tensors"] = "../../etc/passwd"
     path.write_text(json.dumps(header))
-    with pytest.raises(ValueError, match="beside state.json"):
+    with pytest.raises(ValueError, match=r"beside state\.json"):
         weft.load(tmp_path / "run")
 
 
@@ -185,7 +185,7 @@ def test_another_version(tmp_path):
 def test_no_run_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="which is not there"):
         weft.load(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match="no config.json"):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         weft.load(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "state.json").write_text('{"a": 1}')
@@ -228,6 +228,8 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def fill(record):
     if record["epoch"] == 2:  # from here on no file may be longer than this: the disk is full
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+import weft.persistence
+weft.persistence.SECONDS = 0.0
 Classifier(epochs=4, random_state=0, folder=sys.argv[1], callbacks=[fill]).fit(X, Y)
 """
 
@@ -270,6 +272,19 @@ def test_control_c_keeps_the_step_at_hand(tmp_path):
     whole = Classifier(epochs=5, batch_size=8, random_state=0).fit(X, y)
     np.testing.assert_array_equal(twin.predict_proba(X), whole.predict_proba(X))
     np.testing.assert_array_equal(twin.history_["loss"], whole.history_["loss"])
+
+
+def test_what_is_solved_is_kept_too(tmp_path):
+    solved = Learner(LeastSquares(ridge=1.0), folder=tmp_path / "run").fit(X, X[:, 0])
+    np.testing.assert_array_equal(weft.load(tmp_path / "run").predict(X), solved.predict(X))
+
+
+def test_validation_data_is_given_again(tmp_path):
+    pair = (X[:10], Y[:10])
+    kept(tmp_path / "run", validation=pair)
+    assert weft.load(tmp_path / "run", validation=pair).validation is pair
+    with pytest.raises(ValueError, match="expected 'validation' again"):
+        weft.load(tmp_path / "run").resume(X, Y)
 
 
 def test_trees_survive(tmp_path):
