@@ -9,7 +9,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_examples_run(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     namespace = {"__name__": "readme"}
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"README.md, example {number}", "exec"), namespace)
