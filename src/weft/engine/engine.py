@@ -276,8 +276,10 @@ class Engine:
         return {n: g * self.broadcast(scale, g) for n, g in gradient.items()}
 
     def norm(self, gradient: Params) -> Tensor:
-        start = 0 if self.replicas is None else 1
-        norms = [torch.linalg.vector_norm(g.flatten(start), dim=-1) for g in gradient.values()]
+        """The norm of a gradient over all parameters, per replica."""
+        if self.replicas is None:
+            return nn.utils.get_total_norm(list(gradient.values()))
+        norms = [torch.linalg.vector_norm(g.flatten(1), dim=-1) for g in gradient.values()]
         return torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
     def settle(self, state: State, player: str = "") -> None:

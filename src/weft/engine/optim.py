@@ -24,6 +24,7 @@ _NAMES: dict[str, type[torch.optim.Optimizer]] = {
 }
 # These act on every component by itself, so one of them serves stacked replicas at once.
 _ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 class Optimizer(Configured):
@@ -117,6 +118,8 @@ class Optimizer(Configured):
         groups = [common] if common["params"] else []
         groups += [{"params": tensors, **(self.groups or {})[pattern or ""]} for pattern, tensors in members.items()]
         settings = dict(self.settings)
+        if factory in _FUSED and not {"foreach", "differentiable"} & settings.keys():
+            settings.setdefault("fused", True)  # one kernel for all parameters
         if any(p.is_cuda for p in params.values()) and "capturable" in inspect.signature(factory).parameters:
             settings.setdefault("capturable", True)  # so that the step can be recorded as a CUDA graph
         try:
