@@ -265,8 +265,9 @@ class Learner(BaseEstimator):
 
     def _seed(self) -> int:
         state = self.random_state
-        chosen = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31))
-        return distributed.agree(chosen)
+        if isinstance(state, Integral):
+            return int(state)
+        return distributed.agree(int(check_random_state(state).randint(2**31)))  # drawn, but the same on all processes
 
     # --- training -------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from weft.core.objective import Output, reduce
 from weft.core.strategy import Strategy
 from weft.data import FiniteMDP, sinusoids
 from weft.engine.distributed import agree, anywhere, start, world
+from weft.engine.engine import Engine
 from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Regression
 from weft.sources import Arrays, Episodes, Rollouts
@@ -214,13 +215,17 @@ def cut_short(how):
     """A training in whose fifth step rank 1 dies or hangs."""
     rank, _ = start()
 
-    def at_step(record):
-        if rank == 1 and record["step"] == 4:
+    step = Engine.step
+
+    def cut(self, state, batch):
+        if rank == 1 and state.step == 4:
             if how == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
+        return step(self, state, batch)
 
-    Classifier(callbacks=[at_step], steps=50, batch_size=8, device="cpu", random_state=0).fit(X, Y)
+    Engine.step = cut
+    Classifier(steps=50, batch_size=8, device="cpu", random_state=0).fit(X, Y)
 
 
 def lose(folder):
