@@ -374,8 +374,8 @@ def uninterrupted(table, tmp_path_factory):
 def test_ctrl_c_saves_and_resume_ends_as_if_nothing_had_happened(table, tmp_path, monkeypatch, uninterrupted, moment):
     folder, calls, keep = tmp_path / "run", [], Folder.keep
 
-    def interrupt(self, learner):
-        keep(self, learner)
+    def interrupt(self, learner, **options):
+        keep(self, learner, **options)
         calls.append(1)
         if len(calls) == moment:
             signal.raise_signal(signal.SIGINT)

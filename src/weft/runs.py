@@ -89,6 +89,8 @@ def settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
 def start(learner: Learner, objective: Objective, strategy: Strategy, source: Source) -> list[Run]:
     """Builds the objective and the state of every run: one, stacked replicas, or one run each."""
     device = learner._device()
+    for setting in learner._replica_settings:
+        _with(learner, setting)  # unknown names and values out of range are refused before anything else
     if learner.replicas is not None and _stackable(learner, objective, strategy, learner._replica_settings):
         ((engine, seeds, builds),) = assemble(learner, objective, source.spec, source, stacked=True)
         state = engine.init(seeds, device, learner.init, builds)

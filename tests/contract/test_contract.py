@@ -244,8 +244,8 @@ def test_a_broken_objective_is_caught(broken, message):
 
 
 class Biased(ANDMask):
-    def combine(self, gradients, losses, weights, state):
-        masked, state = super().combine(gradients, losses, weights, state)
+    def conclude(self, sums, losses, weights, state):
+        masked, state = super().conclude(sums, losses, weights, state)
         return {n: 1.01 * g for n, g in masked.items()}, state
 
 
