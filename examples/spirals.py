@@ -7,7 +7,8 @@ components of the gradient on whose sign all environments agree, and learns the 
 
 The setting (width, learning rate, steps) was chosen with test accuracy in view, on other draws of these data
 and other seeds: what is shown is that the mask can solve them, not that a tuned comparison was won. With more
-seeds about four of five solve them. The test rows here are evaluated once, at the end. The curves are taken on rows of their own.
+seeds about four of five solve them. The test rows here are evaluated once, at the end; the curves are taken on
+rows of their own.
 """
 
 from __future__ import annotations
