@@ -4,6 +4,8 @@
 
 The contestants of a benchmark are started once, each in a process of its own, and then take turns, round
 by round; the first round warms up and does not count. Peers run under the Python of their own environment.
+A turn waits until the machine is quiet and is taken again if others were busy during it, for a while; what
+share of the machine others had in each turn is written down with it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +41,25 @@ SETTINGS = {
 }
 
 
+def busy() -> float:
+    """Seconds of work that all cores together have done so far (Linux; elsewhere it is not known)."""
+    try:
+        ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except OSError:
+        return 0.0
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_quiet(patience: float) -> None:
+    """Returns when less than a tenth of the machine is busy, or when patience ends."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        before = busy()
+        time.sleep(0.3)
+        if busy() - before < 0.1 * 0.3 * (os.cpu_count() or 1):
+            return
+
+
 class Contestant:
     """A process that waits for its turns."""
 
@@ -47,6 +69,28 @@ class Contestant:
         command = [python, "-W", "ignore", str(HERE / f"{benchmark}.py"), name]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.said}
         self.process = subprocess.Popen(command, text=True, env={**os.environ, **SETTINGS}, **pipes)
+
+    def work(self) -> float:
+        """Seconds of work that the process and its children have done so far."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+    def calm_turn(self, patience: float) -> dict[str, float]:
+        """The least disturbed of at most three turns, with the share of the machine that others had in it."""
+        found: list[dict[str, float]] = []
+        for _ in range(3):
+            wait_for_quiet(patience / 3)
+            started, before = time.monotonic(), busy() - self.work()
+            answer = self.turn()
+            lasted = time.monotonic() - started
+            others = (busy() - self.work() - before) / (lasted * (os.cpu_count() or 1))
+            found.append({**answer, "others": round(max(0.0, others), 3)})
+            if others < 0.1 or patience == 0:
+                break
+        return min(found, key=lambda turn: turn["others"])
 
     def turn(self) -> dict[str, float]:
         assert self.process.stdin is not None
@@ -73,7 +117,7 @@ class Contestant:
         return "\n".join(sorted(notes))
 
 
-def measure(name: str, peers: str, rounds: int | None, progress: Progress) -> dict[str, Any]:
+def measure(name: str, peers: str, rounds: int | None, patience: float, progress: Progress) -> dict[str, Any]:
     """One benchmark: the turns of each contestant, and why any of them did not run."""
     benchmark: Any = importlib.import_module(name)
     rounds = rounds or benchmark.ROUNDS
@@ -90,9 +134,10 @@ def measure(name: str, peers: str, rounds: int | None, progress: Progress) -> di
             progress.update(bar, who=contestant.name)
             if contestant.name not in failed:
                 try:
-                    found = contestant.turn()
-                    if k > 0:
-                        turns[contestant.name].append(found)
+                    if k == 0:
+                        contestant.turn()
+                    else:
+                        turns[contestant.name].append(contestant.calm_turn(patience))
                 except RuntimeError as error:
                     failed[contestant.name] = str(error)
             progress.advance(bar)
@@ -156,6 +201,7 @@ def main() -> int:
     parser.add_argument("--peers", default=sys.executable, help="the Python of the peers' environment")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu.json")
     parser.add_argument("--rounds", type=int, help="turns that count; default: the benchmark's own")
+    parser.add_argument("--patience", type=float, default=30.0, help="seconds a turn may wait for a quiet machine")
     given = parser.parse_args()
     unknown = sorted(set(given.names) - set(NAMES))
     if unknown:
@@ -170,7 +216,7 @@ def main() -> int:
     results = {}
     with Progress(*columns, console=console, transient=True) as progress:
         for name in given.names or NAMES:
-            results[name] = measure(name, given.peers, given.rounds, progress)
+            results[name] = measure(name, given.peers, given.rounds, given.patience, progress)
     console.print(shown(results))
     for note in sorted({note for result in results.values() for note in result["notes"]}):
         console.print(note)
