@@ -11,10 +11,11 @@ from weft.core.objective import reduce
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, flatten_groups, number_rows, tree_map
 from weft.core.strategy import Strategy, weave, weighted_mean
+from weft.engine import gradients
 from weft.engine.ambient import ambient
 from weft.engine.build import build, initialize
 from weft.engine.gradients import Gradient
-from weft.engine.vectorize import VectorizationWarning
+from weft.engine.vectorize import VectorizationWarning, in_chunks
 from weft.objectives import Classification
 from weft.strategies import ERM, MAML, AdversarialTraining, ANDMask
 
@@ -159,7 +160,7 @@ def test_chunked_is_unchunked(strategy):
     torch.testing.assert_close(whole[1], tight[1])
 
 
-def test_the_memory_bound_sets_the_chunk():
+def test_the_memory_bound_sets_the_chunk(monkeypatch):
     built, params, buffers = plain()
     batch = grouped_batch(groups=8)
     gradient = Gradient(built, "", grouped=True, memory=10**9)
@@ -169,8 +170,7 @@ def test_the_memory_bound_sets_the_chunk():
     assert one >= 2 * size
     seen = []
     bounded = Gradient(built, "", grouped=True, memory=3 * one)
-    mapper = bounded.mapper
-    bounded.mapper = lambda *args, chunk: (seen.append(chunk), mapper(*args, chunk=chunk))[1]
+    monkeypatch.setattr(gradients, "in_chunks", lambda *args: (seen.append(args[3]), in_chunks(*args))[1])
     bounded(params, {}, buffers, batch, KEY, GroupMean(), {})
     assert seen == [3]
 

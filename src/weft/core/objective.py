@@ -37,7 +37,7 @@ class Output:
 
 
 def reduce(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The weighted mean over the examples: the one place where losses are reduced.
+    """The weighted mean over the examples (the last axis): the one place where losses are reduced.
 
     A batch whose weights are all zero (a group absent from it) reduces to zero.
 
@@ -45,9 +45,9 @@ def reduce(values: Tensor, weight: Tensor | None = None) -> Tensor:
     tensor(1.5000)
     """
     if weight is None:
-        return values.mean()
+        return values.mean(-1)
     weight = weight.to(values.dtype)
-    return (values * weight).sum() / weight.sum().clamp_min(torch.finfo(values.dtype).tiny)
+    return (values * weight).sum(-1) / weight.sum(-1).clamp_min(torch.finfo(values.dtype).tiny)
 
 
 @dataclass(frozen=True)

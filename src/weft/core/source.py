@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,7 +104,12 @@ def number_rows(batch: Batch, dims: int) -> Batch:
         return batch
     shape = _lead(batch, dims)
     device = next(iter(batch.values())).device
-    return {**batch, "row": torch.arange(torch.Size(shape).numel(), device=device).reshape(shape)}
+    return {**batch, "row": _numbers(shape, device)}
+
+
+@lru_cache(maxsize=16)
+def _numbers(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.arange(math.prod(shape), device=device).reshape(shape)
 
 
 def flatten_groups(batch: Batch) -> Batch:

@@ -56,6 +56,7 @@ class State:
     tally: dict[str, Any] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
     act: Callable[..., Any] | None = None
+    _roots: dict[tuple[int | str, ...], Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -68,7 +69,9 @@ class State:
 
     def key(self, *places: int | str) -> Tensor:
         """The key of a place at the current step, for each replica."""
-        return fold(key_of(self.seeds), *places, self.step if self.clock is None else self.clock)
+        if places not in self._roots:
+            self._roots[places] = fold(key_of(self.seeds), *places)
+        return fold(self._roots[places], self.step if self.clock is None else self.clock)
 
     def call(self, capability: str, *args: Any, key: Tensor, rows: Tensor | None = None) -> Any:
         """Asks the objective, as it is now, for a capability: a rollout's way to an action."""

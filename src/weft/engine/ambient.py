@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from weft.core.random import bernoulli, normal, uniform
 from weft.engine.vectorize import vectorizing
 
-__all__ = ["ambient", "refuse_hidden_randomness"]
+__all__ = ["ambient", "refuse_hidden_randomness", "serving"]
 
 
 class ambient(TorchFunctionMode):
@@ -42,6 +44,28 @@ class ambient(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         self._calls += 1
         return served(self, self._calls, *args, **(kwargs or {}))
+
+
+_PLAIN = ("linear", "activation", "conv", "container", "flatten", "normalization", "pooling", "padding", "sparse")
+_plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def serving(module: nn.Module) -> AbstractContextManager[Any]:
+    """`ambient()` around a module's forward; nothing, which is cheaper, where all its layers are known not to draw.
+
+    Those are torch's layers without randomness, and weft's own, which draw by `weft.core.random`.
+    """
+    if module not in _plain:
+        _plain[module] = all(_is_plain(layer) for layer in module.modules())
+    return nullcontext() if _plain[module] else ambient()
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    kind = type(layer)
+    home = kind.__module__
+    known = home.startswith("weft.") or home in {f"torch.nn.modules.{name}" for name in _PLAIN}
+    hooked = layer._forward_hooks or layer._forward_pre_hooks
+    return known and not hooked and kind not in (nn.RReLU, nn.MultiheadAttention)
 
 
 def refuse_hidden_randomness(module: nn.Module) -> None:

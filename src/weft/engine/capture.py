@@ -125,7 +125,7 @@ class Captured:
         engine, state = self.engine, self.state
         gradient, loss, buffers, own = engine.gradient(state, batch, player)
         norm = engine.norm(gradient)
-        state.active.logical_and_(torch.isfinite(norm) & torch.isfinite(loss))
+        state.active.logical_and_(torch.isfinite(norm + loss))
         kept = state.strategy[player]
         engine.apply(state, player, engine.clipped(gradient, norm), own, factor=self.factor)
         _copy(kept, state.strategy[player])

@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Source, flatten_groups, number_rows, tree_map, tree_stack
 from weft.core.state import State
 from weft.core.strategy import Local, Params, Strategy
-from weft.engine.ambient import ambient
+from weft.engine.ambient import serving
 from weft.engine.build import initialize, refuse_alike
 from weft.engine.distributed import refuse_coupled, refuse_different, share, total, world
 from weft.engine.gradients import Gradient, base_loss
+from weft.engine.holding import holding
 from weft.engine.optim import Optimizer, as_schedule, is_torch_scheduler
 from weft.engine.squares import Readout, squares
 from weft.engine.vectorize import vectorized
@@ -27,17 +27,6 @@ __all__ = ["Diverged", "Engine"]
 
 class Diverged(FloatingPointError):  # noqa: N818 (what happened, not what went wrong)
     """Every replica's loss or gradient has become NaN or infinite."""
-
-
-class _Method(nn.Module):
-    """Lets `functional_call` reach any method of an objective."""
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__()
-        self.objective = objective
-
-    def forward(self, name: str, *args: Any) -> Any:
-        return getattr(self.objective, name)(*args)
 
 
 class Engine:
@@ -92,7 +81,6 @@ class Engine:
             "memory": memory // (replicas or 1),
         }
         self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
-        self._method = _Method(objective)
         self._alike = False
         self._refuse_batch_statistics()
 
@@ -195,8 +183,7 @@ class Engine:
         def one(params: Any, others: Any, buffers: Any, batch: Any, key: Any, own: Any, swept: Any) -> Any:
             return compute(params, others, buffers, batch, key, self.strategy.having(**swept), own)
 
-        if compute._bytes is None and (self.strategy.needs != "mean" or self.strategy.per_group):
-            self._measure(compute, state, params, others, batch, player)
+        self._look(compute, state, params, others, batch, player)
         args = (params, others, state.buffers, batch, key, strategy_state, self.swept)
         return vectorized(one)(*args)
 
@@ -212,8 +199,8 @@ class Engine:
             self._alike = True
         stacked = 0 if self.replicas is None else 1
         part = share(batch, stacked + compute.axis(self.strategy))
-        if stacked and compute._bytes is None and (self.strategy.needs != "mean" or self.strategy.per_group):
-            self._measure(compute, state, params, others, part, player)
+        if stacked:
+            self._look(compute, state, params, others, part, player)
         key, own = state.key("step", player), state.strategy[player]
 
         def local(params: Any, others: Any, buffers: Any, part: Any, key: Any, own: Any, swept: Any) -> Any:
@@ -235,25 +222,25 @@ class Engine:
         if not self.episodic:
             self.measure(state, iter([batch]), grouped=self.grouped)
 
-    def _measure(self, compute: Gradient, state: State, params: Any, others: Any, batch: Any, player: str) -> None:
-        first = [tree_map(lambda t: t[0], tree) for tree in (params, others, state.buffers, batch)]
-        loss = base_loss(self.objective, first[1], first[2], state.key("step", player)[0], player)
-        part = first[3] if not self.grouped else tree_map(lambda t: t[0], first[3])
-        if self.strategy.needs == "example":
-            part = tree_map(lambda t: t[:1], part)
-        compute.measure(loss, first[0], part, self.strategy)
+    def _look(self, compute: Gradient, state: State, params: Any, others: Any, batch: Any, player: str) -> None:
+        """Lets the gradient look at the first replica, which it cannot do inside the map over all."""
+        if not compute.ready:
+            first = [tree_map(lambda t: t[0], tree) for tree in (params, others, state.buffers, batch)]
+            loss = base_loss(self.objective, first[1], first[2], state.key("step", player)[0], player)
+            compute.look(loss, first[0], first[3], self.strategy)
 
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; returns their losses, per replica."""
         batch = self.numbered(batch, grouped=self.grouped)
         report = {}
-        self.objective.train()
+        if not self.objective.training:
+            self.objective.train()
         for player in self.players:
             if state.step % self.objective.every(player):
                 continue
             gradient, loss, buffers, own = self.gradient(state, batch, player)
             norm = self.norm(gradient)
-            state.active.logical_and_(torch.isfinite(norm) & torch.isfinite(loss))
+            state.active.logical_and_(torch.isfinite(norm + loss))
             self.settle(state, player)
             self.apply(state, player, self.clipped(gradient, norm), own)
             frozen = self.replicas is not None and not bool(state.active.all())
@@ -278,7 +265,7 @@ class Engine:
     def norm(self, gradient: Params) -> Tensor:
         """The norm of a gradient over all parameters, per replica."""
         if self.replicas is None:
-            return nn.utils.get_total_norm(list(gradient.values()))
+            return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
         norms = [torch.linalg.vector_norm(g.flatten(1), dim=-1) for g in gradient.values()]
         return torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
@@ -353,10 +340,10 @@ class Engine:
         """A method of the objective at one run's parameters, in evaluation mode, without gradients."""
         training = self.objective.training
         self.objective.eval()
-        values = {f"objective.{n}": v for n, v in {**state.params, **state.buffers}.items()}
         try:
-            with torch.no_grad(), keyed(key, rows), ambient():
-                return functional_call(self._method, values, (name, *args))
+            held = holding(self.objective, state.params, dict(state.buffers))
+            with torch.no_grad(), keyed(key, rows), serving(self.objective), held:
+                return getattr(self.objective, name)(*args)
         finally:
             self.objective.train(training)
 

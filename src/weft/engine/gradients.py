@@ -13,15 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value
+from torch.func import grad_and_value
 
 from weft.core.objective import Objective, Output, reduce
 from weft.core.random import keyed
 from weft.core.source import Batch, flatten_groups, rows_of, tree_map
 from weft.core.strategy import Loss, Params, Strategy, StrategyState
-from weft.engine.ambient import ambient
+from weft.engine.ambient import serving
 from weft.engine.distributed import gather, largest, mean, refuse_moving
-from weft.engine.vectorize import Mapper
+from weft.engine.holding import holding
+from weft.engine.layers import GroupGradients, agree
+from weft.engine.vectorize import Mapper, in_chunks
 
 __all__ = ["Gradient", "base_loss", "saved_bytes"]
 
@@ -37,8 +39,8 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
     def loss(params: Params, batch: Batch) -> Output:
         fresh = {name: value.clone() for name, value in buffers.items()}
         args = (batch, player) if player else (batch,)
-        with keyed(key, batch.get("row")), ambient():
-            output = functional_call(objective, ({**others, **params}, fresh), args)
+        with keyed(key, batch.get("row")), serving(objective), holding(objective, {**others, **params}, fresh):
+            output = objective(*args)
         output.buffers = fresh
         output.weight = batch.get("weight")
         return output
@@ -59,22 +61,6 @@ def saved_bytes(loss: Loss, params: Params, batch: Batch) -> int:
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         loss(leaves, batch)
     return total
-
-
-def _differentiate(function: Callable[[Params], Value], params: Params, transform: bool) -> tuple[Params, Value]:
-    """(gradient, (value, aux)): an ordinary backward, or functorch's where a vmap is around it."""
-    if transform:
-        gradient, value = grad_and_value(function, has_aux=True)(params)
-        return gradient, value
-    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-    with torch.enable_grad():
-        value, aux = function(leaves)
-        known = value.requires_grad  # a constant (a penalty before the first task) has gradient zero
-        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if known else [None] * len(leaves)
-    gradient = {
-        name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves.items(), found, strict=True)
-    }
-    return gradient, (value.detach(), tree_map(Tensor.detach, aux))
 
 
 def _merge_buffers(buffers: Params, shares: Tensor) -> Params:
@@ -112,6 +98,8 @@ class Gradient:
         self.objective, self.player, self.grouped = objective, player, grouped
         self.weighting, self.pieces, self.memory, self.transform = weighting, pieces, memory, transform
         self.mapper = Mapper()
+        self.layers: GroupGradients | None = None
+        self.ready = False
         self._bytes: int | None = None
         self._settled = False
 
@@ -199,7 +187,7 @@ class Gradient:
                 else:
                     gradient, state = strategy.combine(parts["gradient"], losses, weights, state)
             if strategy.does("penalty"):
-                extra, _ = _differentiate(lambda p: (strategy.penalty(p, state), {}), params, self.transform)
+                extra, _ = self._differentiate(lambda p: (strategy.penalty(p, state), {}), params)
                 gradient = {name: g + extra[name] for name, g in gradient.items()}
         return gradient, value, parts["buffers"], state
 
@@ -221,12 +209,12 @@ class Gradient:
         with keyed(key):
             if strategy.needs == "mean" and not strategy.per_group:
                 return self._pooled(wrapped, params, buffers, batch)
-            if strategy.needs == "example":
-                batch = tree_map(lambda t: t.unsqueeze(1), flatten_groups(batch) if self.grouped else batch)
+            batch = self._in_groups(batch, strategy)
             mass = _group_masses(batch, next(iter(params.values())).dtype)
             weights = self._weights(mass)
             each = self._each(wrapped)
             chunk = self._chunk(base_loss(self.objective, others, buffers, key, self.player), params, batch, strategy)
+            loss = wrapped(buffers)
             if strategy.needs == "mean":
                 parts = self._mean_of_groups(each, params, buffers, batch, weights, chunk)
                 return {**parts, "mass": self._counted(mass).sum()}
@@ -235,10 +223,16 @@ class Gradient:
             def one(p: Params, b: Params, part: Batch) -> tuple[Params, tuple[Tensor, Params]]:
                 return grad_and_value(lambda q: each(q, b, part), has_aux=True)(p)
 
+            def some(held: Params, part: Batch) -> tuple[Params, tuple[Tensor, Params]]:
+                if self.layers is None:
+                    return self.mapper(one, (None, 0, 0), params, held, part)
+                gradients, losses = self.layers(loss, params, part, self._differentiate)
+                return gradients, (losses, {})
+
             if chunk < len(weights) and strategy.does("summarize") and whole:
-                parts = self._summed(one, params, spread, batch, weights, chunk, strategy)
+                parts = self._summed(some, spread, batch, weights, chunk, strategy)
                 return {**parts, "mass": mass}
-            gradients, (losses, after) = self.mapper(one, (None, 0, 0), params, spread, batch, chunk=chunk)
+            gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), chunk)
             return {"gradient": gradients, "loss": losses, "mass": mass, "buffers": _merge_buffers(after, weights)}
 
     def _pooled(self, wrapped: Any, params: Params, buffers: Params, batch: Batch) -> Parts:
@@ -257,13 +251,13 @@ class Gradient:
                 mean = reduce(output.losses, output.weight)
                 return (mean if len(parts) == 1 else mean * share), output.buffers
 
-            piece, (loss_value, buffers) = _differentiate(scalar, params, self.transform)
+            piece, (loss_value, buffers) = self._differentiate(scalar, params)
             gradient = {n: gradient[n] + g for n, g in piece.items()} if gradient else piece
             value = value + loss_value
         return {"gradient": gradient, "loss": value, "mass": total, "buffers": buffers}
 
     def _summed(
-        self, one: Any, params: Params, spread: Params, batch: Batch, weights: Tensor, chunk: int, strategy: Strategy
+        self, some: Any, spread: Params, batch: Batch, weights: Tensor, chunk: int, strategy: Strategy
     ) -> Parts:
         """Sums over the groups in place of their gradients: no more of those than fit the bound are ever there."""
         sums: Any = None
@@ -272,7 +266,7 @@ class Gradient:
         for start in range(0, len(weights), chunk):
             window = slice(start, start + chunk)
             part, held = (tree_map(lambda t: t[window], tree) for tree in (batch, spread))  # noqa: B023
-            gradients, (values, buffers) = self.mapper(one, (None, 0, 0), params, held, part)
+            gradients, (values, buffers) = some(held, part)
             found = strategy.summarize(gradients, weights[window])
             del gradients
             sums = found if sums is None else _plus(sums, found)
@@ -306,12 +300,29 @@ class Gradient:
                 losses, after = self.mapper(partial(each, p), (0, 0), spread, part)
                 return (shares * losses).sum(), after
 
-            piece, (loss_value, after) = _differentiate(scalar, params, self.transform)
+            piece, (loss_value, after) = self._differentiate(scalar, params)
             gradient = {n: gradient[n] + g for n, g in piece.items()} if gradient else piece
             value = value + loss_value
             merged.append(after)
         joined = {name: torch.cat([m[name] for m in merged]) for name in buffers}
         return {"gradient": gradient, "loss": value, "buffers": _merge_buffers(joined, weights)}
+
+    def _differentiate(self, function: Callable[[Params], Value], params: Params) -> tuple[Params, Value]:
+        """(gradient, (value, aux)): an ordinary backward, or functorch's where a vmap is around it."""
+        if self.transform:
+            return grad_and_value(function, has_aux=True)(params)
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+        with torch.enable_grad():
+            value, aux = function(leaves)
+            known = value.requires_grad  # a constant (a penalty before the first task) has gradient zero
+            found = (
+                torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if known else [None] * len(leaves)
+            )
+        gradient = {
+            name: torch.zeros_like(leaf) if g is None else g
+            for (name, leaf), g in zip(leaves.items(), found, strict=True)
+        }
+        return gradient, (value.detach(), tree_map(Tensor.detach, aux))
 
     def _counted(self, mass: Tensor) -> Tensor:
         """How much each group counts, by its mass."""
@@ -322,22 +333,58 @@ class Gradient:
         counted = self._counted(mass)
         return counted / counted.sum().clamp_min(torch.finfo(mass.dtype).tiny)
 
+    def _in_groups(self, batch: Batch, strategy: Strategy) -> Batch:
+        """The batch with what counts as a group on the leading axis: single examples, where those are wanted."""
+        if strategy.needs != "example":
+            return batch
+        return tree_map(lambda t: t.unsqueeze(1), flatten_groups(batch) if self.grouped else batch)
+
     def _chunk(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> int:
         """How many groups fit the memory bound at a time."""
         if self._bytes is None:
-            if self.transform:  # hooks cannot be set inside the replicas' vmap; the engine measures before it
+            if self.transform:  # hooks cannot be set inside the replicas' vmap; the engine looks before it
                 return rows_of(batch)
-            self.measure(loss, params, tree_map(lambda t: t[0], batch), strategy)
+            self._look(loss, params, batch, strategy)
         return max(1, self.memory // max(self._bytes or 1, 1))
 
-    def measure(self, loss: Loss, params: Params, group: Batch, strategy: Strategy) -> None:
-        """Sets the bytes that one group takes: its gradients and, as autograd tells, its activations.
+    def look(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> None:
+        """Looks at a first batch of one run; see `_look`."""
+        if strategy.needs != "mean" or strategy.per_group:
+            self._look(loss, params, self._in_groups(batch, strategy), strategy)
+        self.ready = True
 
-        A wrapped loss runs the forward more than once, and may differentiate it twice.
+    def _look(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> None:
+        """Sets the bytes that one group takes, and whether the groups' gradients come from the layers.
+
+        The bytes are those of its gradients and, as autograd tells, of its activations. A wrapped loss runs the
+        forward more than once, and may differentiate it twice.
         """
+        group = tree_map(lambda t: t[0], batch)
         gradients = sum(p.numel() * p.element_size() for p in params.values())
         passes = 4 if strategy.does("wrap") else 2
         self._bytes = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
+        buffers = any(True for _ in self.objective.buffers())
+        if strategy.needs == "mean" or strategy.does("wrap") or buffers or not self.objective.decomposable:
+            return
+        layers, first = GroupGradients(self.objective, set(params)), tree_map(lambda t: t[:4], batch)
+        if layers.covers(loss, params, first) and self._same(layers, loss, params, first):
+            self.layers = layers
+            self._bytes += layers.bytes * rows_of(group)
+
+    def _same(self, layers: GroupGradients, loss: Loss, params: Params, batch: Batch) -> bool:
+        """Whether the layers' rule gives what a backward for each group gives."""
+        alone = Gradient(self.objective, self.player, grouped=True)  # no vmap around it here
+        found, _ = layers(loss, params, batch, alone._differentiate)
+
+        def value(p: Params, part: Batch) -> Value:
+            output = loss(p, part)
+            return reduce(output.losses, output.weight), {}
+
+        for e in range(rows_of(batch)):
+            truth, _ = alone._differentiate(partial(value, part=tree_map(lambda t: t[e], batch)), params)  # noqa: B023
+            if not all(agree(found[name][e], g) for name, g in truth.items()):
+                return False
+        return True
 
 
 def _plus(a: Any, b: Any) -> Any:

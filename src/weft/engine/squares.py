@@ -17,101 +17,28 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import grad
 
 from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed, unit
 from weft.core.source import Batch, rows_of, tree_map
 from weft.core.strategy import Params
-from weft.engine.ambient import ambient
+from weft.engine.ambient import serving
 from weft.engine.distributed import share, world
 from weft.engine.distributed import total as over_ranks
+from weft.engine.holding import holding
+from weft.engine.layers import Taps, agree, patches, positions
 from weft.engine.vectorize import Mapper
 
 __all__ = ["Readout", "squares"]
 
+Call = tuple[nn.Module, Tensor, Tensor]
+"""A layer, its input and its output."""
 Scalars = list[tuple[Tensor, Tensor | None]]
 Readout = Callable[[Output, Batch], Iterable[tuple[Tensor, Tensor | None]]]
 """From an output to scalars of shape (n,) with weights of shape (n,) or None: what is differentiated,
 example by example, and how each square counts."""
-
-
-def _patches(layer: nn.Module, a: Tensor, rows: int) -> Tensor | None:
-    """A layer's input as (n, inputs, positions), or None where no rule is written for it."""
-    if isinstance(layer, nn.Linear):
-        return _by_row(a, rows)
-    if (
-        a.shape[0] == rows
-        and isinstance(layer, nn.Conv1d | nn.Conv2d)
-        and layer.groups == 1
-        and layer.padding_mode == "zeros"
-    ):
-        if isinstance(layer.padding, str):
-            return None
-        flat = isinstance(layer, nn.Conv1d)
-        a = a.unsqueeze(2) if flat else a
-        pad = (0, *layer.padding) if flat else layer.padding
-        sizes = {
-            "kernel_size": (1, *layer.kernel_size) if flat else layer.kernel_size,
-            "dilation": (1, *layer.dilation) if flat else layer.dilation,
-            "stride": (1, *layer.stride) if flat else layer.stride,
-        }
-        return F.unfold(a, padding=pad, **sizes)  # type: ignore[arg-type]
-    return None
-
-
-def _by_row(t: Tensor, rows: int) -> Tensor | None:
-    """A linear layer's input or output as (n, features, positions); leading rows x positions are parted."""
-    if t.shape[0] != rows:
-        if t.shape[0] % rows:
-            return None
-        t = t.unflatten(0, (rows, -1))
-    return t.unsqueeze(-1) if t.dim() == 2 else t.flatten(1, -2).transpose(1, 2)
-
-
-def _positions(layer: nn.Module, g: Tensor, rows: int) -> Tensor:
-    """An output's gradient as (n, outputs, positions)."""
-    return _by_row(g, rows) if isinstance(layer, nn.Linear) else g.flatten(2)  # type: ignore[return-value]
-
-
-def _weight_rule(a: Tensor, g: Tensor, weight: Tensor | None, check: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Of a weight, both (outputs, inputs): the sum of weighted squares, and the gradients summed by `check`."""
-    if a.shape[-1] == 1:
-        a, g = a.squeeze(-1), g.squeeze(-1)
-        square = g.square() if weight is None else g.square() * weight[:, None]
-        return square.T @ a.square(), None if check is None else (g * check[:, None]).T @ a
-    each = g @ a.transpose(1, 2)
-    square = each.square() if weight is None else each.square() * weight[:, None, None]
-    return square.sum(0), None if check is None else torch.tensordot(check, each, dims=1)
-
-
-def _bias_rule(g: Tensor, weight: Tensor | None, check: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    each = g.sum(-1)
-    square = each.square() if weight is None else each.square() * weight[:, None]
-    return square.sum(0), None if check is None else check @ each
-
-
-class _Taps:
-    """Forward hooks that keep the input and output of every layer for which there is a rule."""
-
-    def __init__(self, objective: Objective, names: set[str]) -> None:
-        self.seen: dict[str, list[tuple[nn.Module, Tensor, Tensor]]] = {}
-        self.hooks = []
-        for name, layer in objective.named_modules():
-            if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d) and f"{name}.weight" in names:
-                self.hooks.append(layer.register_forward_hook(self._keep(name)))
-
-    def _keep(self, name: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            self.seen.setdefault(name, []).append((layer, args[0].detach(), output))
-
-        return hook
-
-    def close(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
 
 
 def squares(
@@ -145,9 +72,8 @@ def squares(
     mapper = Mapper()
 
     def run(values: Params, batch: Batch) -> Scalars:
-        with keyed(key, batch["row"]), ambient():
-            output = functional_call(objective, (values, buffers), (batch, player) if player else (batch,))
-            return list(readout(output, batch))
+        with keyed(key, batch["row"]), serving(objective), holding(objective, values, dict(buffers)):
+            return list(readout(objective(*((batch, player) if player else (batch,))), batch))
 
     try:
         for batch in (share(whole, 0) for whole in batches):
@@ -183,52 +109,75 @@ def _layerwise(
 ) -> set[str]:
     """Adds the layers with rules; returns the names left over (checked when `general` is not yet known)."""
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-    taps = _Taps(objective, set(params) - (general or set()))
-    try:
-        with torch.enable_grad():
-            scalars = run({**others, **leaves}, batch)
-    finally:
-        taps.close()
+    seen: dict[str, list[Call]] = {}
+
+    def keep(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> None:
+        seen.setdefault(name, []).append((layer, a.detach(), output))
+
+    with torch.enable_grad(), Taps(objective, set(params) - (general or set()), keep):
+        scalars = run({**others, **leaves}, batch)
     rows = rows_of(batch)
-    layers = {name: calls[0] for name, calls in taps.seen.items() if len(calls) == 1 and calls[0][2].requires_grad}
-    layers = {name: call for name, call in layers.items() if _patches(call[0], call[1], rows) is not None}
+    layers: dict[str, Call] = {}
+    for name, calls in seen.items():
+        layer, a, output = calls[0]
+        parts = patches(layer, a, rows) if len(calls) == 1 and output.requires_grad else None
+        if parts is not None:
+            layers[name] = (layer, parts, output)
     left = set(params) - {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
-    check = unit(key_of(0, device=batch["row"].device), (rows,), scalars[0][0].dtype) if general is None else None
+    if general is None:
+        left |= _untrue(scalars[0][0], layers, leaves, rows)
+    outputs = [output for _, _, output in layers.values()]
+
+    def add(name: str, kind: str, square: Tensor) -> None:
+        full = f"{name}.{kind}"
+        if full in total and full not in left:
+            total[full] += square.reshape(total[full].shape)
+
+    # Where rows have one position: the sum over the scalars of w g^2, so that one product for all of them is enough.
+    energy: Params = {}
     for scalar, weight in scalars:
-        outputs = [call[2] for call in layers.values()]
         found = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
-        truth: dict[str, Tensor | None] = {}
-        if check is not None:
-            mixed = torch.autograd.grad(
-                (scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True
-            )
-            truth = dict(zip(leaves, mixed, strict=True))
         weight = _weighted(None if weight is None else weight.detach(), batch)
         for (name, (layer, a, _)), g in zip(layers.items(), found, strict=True):
             if g is None:
                 continue
-            patches, positions = _patches(layer, a, rows), _positions(layer, g, rows)
-            rules = {"weight": _weight_rule(patches, positions, weight, check)}  # type: ignore[arg-type]
-            if layer.bias is not None:
-                rules["bias"] = _bias_rule(positions, weight, check)
-            for kind, (square, mix) in rules.items():
-                full = f"{name}.{kind}"
-                if full not in params or full in left:
-                    continue
-                if mix is not None:
-                    expected = truth[full]
-                    if expected is None or not _agree(mix.reshape(expected.shape), expected):
-                        left.add(full)  # used elsewhere too: the rule sees only a part of its gradient
-                        total[full] = torch.zeros_like(params[full])
-                        continue
-                total[full] += square.reshape(total[full].shape)
-        check = None  # one scalar shows whether the rules hold
+            g = positions(layer, g, rows)
+            if a.shape[-1] == 1:
+                square = _times(g.squeeze(-1).square(), weight)
+                energy[name] = energy[name].add_(square) if name in energy else square
+            else:
+                add(name, "weight", _times((g @ a.transpose(1, 2)).square(), weight).sum(0))
+                add(name, "bias", _times(g.sum(-1).square(), weight).sum(0))
+    for name, square in energy.items():
+        add(name, "weight", square.T @ layers[name][1].squeeze(-1).square())
+        add(name, "bias", square.sum(0))
     return left
 
 
-def _agree(rule: Tensor, truth: Tensor) -> bool:
-    scale = truth.abs().max().clamp_min(torch.finfo(truth.dtype).tiny)
-    return bool((rule - truth).abs().max() <= 1e-3 * scale)
+def _times(squares: Tensor, weight: Tensor | None) -> Tensor:
+    """Every row's squares, times its weight."""
+    return squares if weight is None else squares * weight.reshape(-1, *(1,) * (squares.dim() - 1))
+
+
+def _untrue(scalar: Tensor, layers: dict[str, Call], leaves: Params, rows: int) -> set[str]:
+    """The parameters whose rule does not give autograd's gradient: used elsewhere too, or rows in another order."""
+    check = unit(key_of(0, device=scalar.device), (rows,), scalar.dtype)
+    outputs = [output for _, _, output in layers.values()]
+    slopes = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad((scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True)
+    truth = dict(zip(leaves, found, strict=True))
+    wrong = set()
+    for (name, (layer, a, _)), g in zip(layers.items(), slopes, strict=True):
+        if g is None:
+            continue
+        g = positions(layer, g, rows)
+        g = g * check[:, None, None]
+        for kind, rule in (("weight", torch.einsum("nop,nip->oi", g, a)), ("bias", g.sum((0, -1)))):
+            full = f"{name}.{kind}"
+            expected = truth.get(full)
+            if full in leaves and (expected is None or not agree(rule.reshape(expected.shape), expected)):
+                wrong.add(full)
+    return wrong
 
 
 def _one_by_one(

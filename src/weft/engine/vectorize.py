@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["Mapper", "VectorizationWarning", "blame", "vectorized", "vectorizing"]
+__all__ = ["Mapper", "VectorizationWarning", "blame", "in_chunks", "vectorized", "vectorizing"]
 
 _depth = threading.local()
 # What has no rule of its own is looped over inside torch.vmap; docs/vectorized.md tells, not a warning at each run.
@@ -93,25 +93,35 @@ def _take(arg: Any, dim: int | None, index: Any) -> Any:
     return arg[index]
 
 
+def in_chunks(function: Callable[..., Any], args: Sequence[Any], size: int, chunk: int) -> Any:
+    """A function of arguments with a leading axis of `size`, which it maps, called on so many of them at a time."""
+    if chunk >= size:
+        return function(*args)
+    whole: Any = None
+    for start in range(0, size, chunk):
+        window = slice(start, start + chunk)
+        part = function(*(_take(a, 0, window) for a in args))
+        whole = _room(part, size) if whole is None else whole
+        _put(whole, part, window)  # in place: parts and whole side by side would take twice the memory
+    return whole
+
+
 class Mapper:
     """Maps a function over the leading axis of some of its arguments.
 
     The first call tries `torch.vmap`; where PyTorch has no rule for a layer it falls back to a loop,
-    says so once (`VectorizationWarning`) and remembers. Chunks bound the memory.
+    says so once (`VectorizationWarning`) and remembers.
     """
 
     def __init__(self) -> None:
         self.looped: str | None = None
 
-    def __call__(
-        self, function: Callable[..., Any], dims: Sequence[int | None], *args: Any, chunk: int | None = None
-    ) -> Any:
-        size = next(_first(a).shape[0] for a, d in zip(args, dims, strict=True) if d is not None and a != {})
+    def __call__(self, function: Callable[..., Any], dims: Sequence[int | None], *args: Any) -> Any:
         if self.looped is None:
             try:
-                return self._vectorized(function, dims, args, size, chunk or size)
+                return vectorized(function, tuple(dims))(*args)
             except (RuntimeError, NotImplementedError, AttributeError) as error:
-                result = self._loop(function, dims, args, size)  # if this fails too, its error is the clear one
+                result = self._loop(function, dims, args)  # if this fails too, its error is the clear one
                 self.looped = blame(error)
                 warnings.warn(
                     f"{self.looped} cannot be vectorized by torch.vmap ({str(error).splitlines()[0][:120]}); "
@@ -120,20 +130,9 @@ class Mapper:
                     stacklevel=2,
                 )
                 return result
-        return self._loop(function, dims, args, size)
+        return self._loop(function, dims, args)
 
-    def _vectorized(self, function: Any, dims: Any, args: Any, size: int, chunk: int) -> Any:
-        mapped = vectorized(function, tuple(dims))
-        if chunk >= size:
-            return mapped(*args)
-        whole: Any = None
-        for start in range(0, size, chunk):
-            window = slice(start, start + chunk)
-            part = mapped(*(_take(a, d, window) for a, d in zip(args, dims, strict=True)))
-            whole = _room(part, size) if whole is None else whole
-            _put(whole, part, window)  # in place: parts and whole side by side would take twice the memory
-        return whole
-
-    def _loop(self, function: Any, dims: Any, args: Any, size: int) -> Any:
+    def _loop(self, function: Any, dims: Any, args: Any) -> Any:
+        size = next(_first(a).shape[0] for a, d in zip(args, dims, strict=True) if d is not None and a != {})
         results = [function(*(_take(a, d, i) for a, d in zip(args, dims, strict=True))) for i in range(size)]
         return _join(results, torch.stack)

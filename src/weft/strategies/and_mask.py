@@ -18,8 +18,8 @@ class ANDMask(Strategy):
         |sum_e sign(g_e)| >= threshold * d,
 
     that is where at least d (threshold + 1) / 2 signs agree, and set to zero elsewhere. At threshold 0
-    everything is kept (ERM); at 1 only what improves every environment. Signs are counted as
-    integers, so that fractional thresholds have no ties by rounding.
+    everything is kept (ERM); at 1 only what improves every environment. Signs are counted in
+    whole numbers, so that fractional thresholds have no ties by rounding.
 
     Args:
         threshold: the share of agreement, in [0, 1].
@@ -68,9 +68,9 @@ class ANDMask(Strategy):
 
         A group without rows in this batch has gradient zero, and votes for nothing.
         """
-        # Some groups at a time: counting widens the signs to 64 bits, twice the memory of the gradients.
+        # Whole numbers of signs are exact in 32 bits of floating point up to 16 million groups, and quicker there.
         balance = {
-            name: torch.stack([(part > 0).sum(0) - (part < 0).sum(0) for part in g.split(64)]).sum(0)
+            name: torch.sum(g.sign(), 0, dtype=torch.promote_types(g.dtype, torch.float32))
             for name, g in gradients.items()
         }
         return {"mean": weighted_mean(gradients, weights), "balance": balance}
