@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from weft.commands import compare
+from weft.commands.common import console, print_json, printable, say, told
 
 __all__ = ["app"]
 
@@ -34,7 +32,7 @@ class _OneLine(TyperGroup):
             else:
                 context = getattr(error, "ctx", None)
                 where = context.command_path if context is not None else "weft"
-                _say(f"{error.format_message().rstrip('.')}; see {where} --help")
+                say(f"{error.format_message().rstrip('.')}; see {where} --help")
             status = getattr(error, "exit_code", 2)
         if standalone_mode:
             sys.exit(status if isinstance(status, int) else 0)
@@ -48,67 +46,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _printable(text: str) -> str:
-    """Text on one line, without the control characters that a file's names may hold."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _say(text: str) -> None:
-    typer.echo(_printable(" ".join(text.split())), err=True)
-
-
-@contextmanager
-def _told(debug: bool) -> Iterator[None]:
-    """Within it every failure ends the command with one line, and warnings take one line each."""
-    import warnings
-
-    def warn(message: Warning | str, *rest: Any, **more: Any) -> None:
-        _say(f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        warnings.showwarning = warn
-        try:
-            yield
-        except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise
-        except KeyboardInterrupt:
-            _say("interrupted; nothing was changed")
-            raise typer.Exit(130) from None
-        except Exception as error:
-            if debug:
-                import traceback
-
-                traceback.print_exc()
-            expected = isinstance(error, ValueError | TypeError | OSError | RuntimeError | ArithmeticError)
-            text = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
-            hint = "" if debug or isinstance(error, ValueError | OSError) else " (--debug shows where)"
-            _say(f"error: {text}{hint}")
-            raise typer.Exit(1) from error
-
-
-def _console() -> Console:
-    """Where results go: with colours on a terminal, plain and wide when piped."""
-    from rich.console import Console
-
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
-
-
-def _print_json(result: dict[str, Any]) -> None:
-    import json
-    import math
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(k): plain(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    typer.echo(json.dumps(plain(result), allow_nan=False))
 
 
 def _version(asked: bool) -> None:
@@ -146,7 +83,7 @@ def list_methods(
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
-    console = Console()
+    screen = Console()
     for part in FAMILIES if family is None else (family,):
         table = Table(title=part, title_justify="left", title_style="bold")
         table.add_column("name", no_wrap=True, style="cyan")
@@ -155,7 +92,7 @@ def list_methods(
         for entry in sorted(found, key=lambda entry: entry.name):
             if entry.family == part:
                 table.add_row(entry.name, escape(entry.summary), escape(entry.reference))
-        console.print(table)
+        screen.print(table)
 
 
 # --- tables -------------------------------------------------------------------------------------------
@@ -206,7 +143,7 @@ def fit(
     Numbers are standardized, text becomes categories, missing values are filled in and marked; dates,
     identifiers and free text are refused by name (leave them out with --drop).
     """
-    with _told(debug):
+    with told(debug):
         from weft.data.files import read_columns
 
         columns = read_columns(data, encoding=encoding)
@@ -231,7 +168,7 @@ def fit(
         )
         job = Job.plan(columns, options)
         for note in columns.notes:
-            _say(f"note: {note}")
+            say(f"note: {note}")
         folder = out if out is not None else new_folder(data)
         if force and folder.is_dir():
             rehearse(job, columns)
@@ -250,7 +187,7 @@ def resume(
     debug: _Debug = False,
 ) -> None:
     """Go on with a run that was interrupted, to where it would have ended."""
-    with _told(debug):
+    with told(debug):
         from weft.jobs import Job
 
         job = Job.open(run)
@@ -265,14 +202,14 @@ def _train(job: Any, columns: Any, folder: Path, *, resume: bool, json: bool, qu
         result = train(job, columns, folder, verbose=sys.stdout.isatty() and not (json or quiet), resume=resume)
     except KeyboardInterrupt:
         kept = (folder / "recipe.json").exists()
-        _say(
+        say(
             f"interrupted; go on with: weft resume {folder}"
             if kept
             else "interrupted before training; nothing was kept"
         )
         raise typer.Exit(130) from None
     if json:
-        _print_json(result)
+        print_json(result)
     elif not quiet:
         _print_result(result)
 
@@ -292,7 +229,7 @@ def _print_result(result: dict[str, Any]) -> None:
     table.add_column(style="dim")
 
     def add(name: str, value: str, note: str = "") -> None:
-        table.add_row(Text(_printable(name)), Text(_printable(value)), Text(_printable(note)))
+        table.add_row(Text(printable(name)), Text(printable(value)), Text(printable(note)))
 
     rows = result["rows"]
     if "measure" in result:
@@ -322,13 +259,13 @@ def _print_result(result: dict[str, Any]) -> None:
     for name, why in list(result["left_out"].items())[:10]:
         add("left out", "", f"{name} ({why})")
     add("run", "", result["run"])
-    console = _console()
-    console.print(table)
-    run = _printable(shlex.quote(result["run"]))
+    screen = console()
+    screen.print(table)
+    run = printable(shlex.quote(result["run"]))
     commands = [f"weft show {run}"]
     if "measure" in result:
         commands.append(f"weft predict {run} DATA --out predictions.csv")
-    console.print(Text("next: " + "\n      ".join(commands)))
+    screen.print(Text("next: " + "\n      ".join(commands)))
 
 
 @app.command()
@@ -346,7 +283,7 @@ def predict(
     debug: _Debug = False,
 ) -> None:
     """Predict for another table: as CSV, one row for each of its rows, in order."""
-    with _told(debug):
+    with told(debug):
         if out is not None and (out.is_dir() or (out.exists() and not force)):
             what = "a folder" if out.is_dir() else "a file that is there already; --force replaces it"
             raise ValueError(f"expected a new file for the predictions, got {out}, {what}")
@@ -355,19 +292,19 @@ def predict(
 
         result = answer(run, data, proba=proba, encoding=encoding)
         if not result["finished"]:
-            _say(f"warning: the run has not ended; weft resume {run}")
+            say(f"warning: the run has not ended; weft resume {run}")
         if out is not None:
             from weft.engine.checkpoint import write_text
 
             write_text(out, as_csv(result))
             result["out"] = str(out)
         if json:
-            _print_json(result)
+            print_json(result)
             return
         score = f"; {result['measure']} {result['score']:.3f}" if result.get("score") is not None else ""
         if out is not None:
             if not quiet:
-                typer.echo(f"{result['rows']} predictions in {_printable(str(out))}{score}")
+                typer.echo(f"{result['rows']} predictions in {printable(str(out))}{score}")
         elif sys.stdout.isatty():
             _print_predictions(result)
             typer.echo(f"{result['rows']} rows{score}; all of them into a file: --out predictions.csv")
@@ -381,15 +318,15 @@ def _print_predictions(result: dict[str, Any], most: int = 20) -> None:
     from rich.text import Text
 
     table = Table("row")
-    table.add_column(Text(_printable(f"predicted {result['target']}")))
+    table.add_column(Text(printable(f"predicted {result['target']}")))
     labels = result.get("labels", [])[:8]
     for label in labels:
-        table.add_column(Text(_printable(f"p({label})")), justify="right")
+        table.add_column(Text(printable(f"p({label})")), justify="right")
     for i, value in enumerate(result["predictions"][:most]):
-        shown = f"{value:.6g}" if isinstance(value, float) else _printable(str(value))
+        shown = f"{value:.6g}" if isinstance(value, float) else printable(str(value))
         shares = [f"{p:.3f}" for p in result["probabilities"][i][: len(labels)]] if labels else []
         table.add_row(str(i + 1), Text(shown), *shares)
-    _console().print(table)
+    console().print(table)
 
 
 @app.command()
@@ -401,10 +338,10 @@ def show(
     debug: _Debug = False,
 ) -> None:
     """Show a run's learning curves, in the terminal or as a picture."""
-    with _told(debug):
+    with told(debug):
         from weft.show import about, curves, drawn, picture, records
 
-        told = about(run)
+        facts = about(run)
         found = records(run)
         lines = curves(found)
         if png is not None:
@@ -416,19 +353,22 @@ def show(
             for record, before in zip(found, [None, *found], strict=False):
                 if "task" in record and record["task"] not in tasks:
                     tasks[str(record["task"])] = before["step"] if before else 0
-            picture(lines, png, title=told["title"], tasks=tasks)
+            picture(lines, png, title=facts["title"], tasks=tasks)
         if json:
-            _print_json({"run": str(run), **told, "records": found, **({"png": str(png)} if png else {})})
+            print_json({"run": str(run), **facts, "records": found, **({"png": str(png)} if png else {})})
             return
-        console = _console()
+        screen = console()
         from rich.text import Text
 
-        console.print(Text(_printable(told["title"])))
+        screen.print(Text(printable(facts["title"])))
         if not lines:
-            console.print("no records: solved in closed form, or not yet begun")
+            screen.print("no records: solved in closed form, or not yet begun")
         else:
-            console.print(Text(drawn(lines, width=min(console.width - 2, 100))))
+            screen.print(Text(drawn(lines, width=min(screen.width - 2, 100))))
             last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
-            console.print(Text(_printable(f"at step {found[-1]['step']}: {last}")))
+            screen.print(Text(printable(f"at step {found[-1]['step']}: {last}")))
         if png is not None:
-            console.print(Text(f"picture: {_printable(str(png))}"))
+            screen.print(Text(f"picture: {printable(str(png))}"))
+
+
+compare.register(app)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from weft import Learner, weave
+from weft.attacks import PGD
 from weft.core.catalogue import FAMILIES, entries
 from weft.nets import MLP
 from weft.objectives import Classification
@@ -281,3 +282,21 @@ class Spoiled(Arrays):
 def test_a_broken_source_is_caught(broken, message):
     with pytest.raises(ContractError, match=message):
         check_source(broken(torch.as_tensor(X), batch_size=5))
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in entries() if e.family in ("strategies", "objectives")], ids=lambda e: e.name
+)
+def test_search_spaces_are_hyperparameters_in_range(entry):
+    """What a search may vary exists, and both ends of its range are valid."""
+    method = entry.cls() if entry.name != "adversarial-training" else entry.cls(PGD())
+    for name, limits in method.space.items():
+        assert limits.low < limits.high
+        assert limits.low > 0 or not limits.log
+        for end in (limits.low, limits.high):
+            having = method.having(**{name: end})
+            assert having.get_params()[name] == end
+            if entry.family == "strategies":
+                having.validate()
+    if entry.family == "strategies" and entry.name not in ("erm", "maml"):
+        assert set(method.space) >= set(method.sweeps), "what may be swept at once may be searched"

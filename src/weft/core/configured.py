@@ -6,9 +6,10 @@ import copy
 import difflib
 import inspect
 from collections.abc import Iterable
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-__all__ = ["Configured", "closest"]
+__all__ = ["Configured", "Range", "closest"]
 
 
 def closest(name: str, known: Iterable[str], what: str) -> ValueError:
@@ -19,6 +20,15 @@ def closest(name: str, known: Iterable[str], what: str) -> ValueError:
     return ValueError(f"expected {what} among {', '.join(known) or 'none'}, got {name!r}{hint}")
 
 
+@dataclass(frozen=True)
+class Range:
+    """Where a search over a hyperparameter may look; `log` where its order of magnitude matters."""
+
+    low: float
+    high: float
+    log: bool = False
+
+
 class Configured:
     """`get_params`, `set_params` and a repr for any class whose `__init__` only assigns its arguments.
 
@@ -27,7 +37,12 @@ class Configured:
     ...         self.radius = radius
     >>> Ball(radius=2.0).get_params(), Ball(), Ball().having(radius=3.0)
     ({'radius': 2.0}, Ball(), Ball(radius=3.0))
+
+    Attributes:
+        space: by hyperparameter, the range that a search takes where the user names none.
     """
+
+    space: ClassVar[dict[str, Range]] = {}
 
     @classmethod
     def _get_param_names(cls) -> list[str]:

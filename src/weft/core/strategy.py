@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from weft.core.configured import Configured, closest
+from weft.core.configured import Configured, Range, closest
 from weft.core.objective import Objective, Output
 
 if TYPE_CHECKING:
@@ -225,6 +225,10 @@ class Weave(Strategy):
     @property
     def sweeps(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(f"{n}__{s}" for n, p in zip(self.names, self.parts, strict=True) for s in p.sweeps)
+
+    @property
+    def space(self) -> dict[str, Range]:  # type: ignore[override]
+        return {f"{name}__{s}": r for name, part in self._named() for s, r in part.space.items()}
 
     def does(self, verb: str) -> bool:
         return any(part.does(verb) for part in self.parts)

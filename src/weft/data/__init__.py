@@ -5,6 +5,7 @@ from weft.data.files import read_columns
 from weft.data.finite import FiniteMDP
 from weft.data.gaussians import mode_coverage, ring
 from weft.data.sinusoids import sinusoids
+from weft.data.sites import digits_sites
 from weft.data.spirals import spirals, spirals_test
 from weft.data.tables import Recipe
 
@@ -12,6 +13,7 @@ __all__ = [
     "CartPole",
     "FiniteMDP",
     "Recipe",
+    "digits_sites",
     "mode_coverage",
     "read_columns",
     "ring",

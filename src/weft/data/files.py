@@ -69,6 +69,21 @@ class Columns:
     rows: int
     notes: list[str] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, table: Any, name: str) -> Columns:
+        """The columns of a pandas DataFrame or of a dictionary of arrays, under a name in place of a path."""
+        import pyarrow as pa
+
+        frame = pa.table(table) if isinstance(table, dict) else pa.Table.from_pandas(table, preserve_index=False)
+        if not frame.num_rows:
+            raise ValueError(f"expected rows of data in {shown(name)}, got none")
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, frame.schema) as writer:
+            writer.write_table(frame.combine_chunks())
+        data = sink.getvalue().to_pybytes()
+        columns = {str(n): column.combine_chunks() for n, column in zip(frame.column_names, frame.columns, strict=True)}
+        return cls(Path(name), len(data), hashlib.sha256(data).hexdigest(), columns, True, frame.num_rows)
+
     def __getitem__(self, name: str) -> Any:
         if name not in self.data:
             raise unknown(name, list(self.data))

@@ -427,6 +427,7 @@ class Recipe:
         kind: str | None = None,
         validation: float = 0.0,
         seed: int = 0,
+        training: np.ndarray[Any, Any] | None = None,
     ) -> Recipe:
         """Looks at the columns and learns how to encode them.
 
@@ -439,6 +440,7 @@ class Recipe:
                 numbers of few different values are classes, other numbers are values.
             validation: a share of the rows to hold out; nothing is learned from them.
             seed: which rows are held out.
+            training: the rows to learn the encoding from, True or False for each, in place of a share.
         """
         roles = {"target": target, "environment": environment, "task": task}
         for role, name in roles.items():
@@ -455,7 +457,7 @@ class Recipe:
                 )
         goal = None if target is None else Target.learn(target, columns, kind, np.ones(columns.rows, dtype=bool))
         draft = cls((), goal, environment, task, validation=validation, seed=seed)
-        rows = ~draft._roles(columns)[-1]
+        rows = ~draft._roles(columns)[-1] if training is None else training
         if goal is not None and goal.kind == "values":
             goal = Target.learn(target or "", columns, "values", rows)
         used, refused = [], {}

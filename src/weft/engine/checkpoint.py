@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["FORMAT", "read", "write", "write_text"]
+__all__ = ["FORMAT", "read", "write", "write_bytes", "write_text"]
 
 FORMAT = 1
 
@@ -74,7 +74,7 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
     """The whole file or none of it: written aside, synced, renamed."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -96,7 +96,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file atomically."""
-    _write_bytes(path, text.encode())
+    write_bytes(path, text.encode())
 
 
 def write(folder: Path, tree: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
     number = 0 if previous is None else int(previous["number"]) + 1
     data = save(tensors)
     name = f"state-{number}.safetensors"
-    _write_bytes(folder / name, data)
+    write_bytes(folder / name, data)
     header = {
         "format": FORMAT,
         "number": number,
@@ -118,7 +118,7 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
         "sha256": hashlib.sha256(data).hexdigest(),
         "tree": plain,
     }
-    _write_bytes(folder / "state.json", json.dumps(header, allow_nan=False).encode())
+    write_bytes(folder / "state.json", json.dumps(header, allow_nan=False).encode())
     for old in folder.glob("state-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.core.configured import Range
 from weft.core.source import Source
 from weft.core.state import State
 from weft.objectives.supervised import Regression
@@ -35,6 +36,8 @@ class LeastSquares(Regression):
         >>> Learner(LeastSquares()).fit(x, 2 * x[:, 0] + 1).predict(torch.tensor([[3.0]])).round(3)
         array([7.], dtype=float32)
     """
+
+    space = {"ridge": Range(1e-4, 1e4, log=True)}
 
     def __init__(self, *, ridge: float = 0.0) -> None:
         super().__init__("linear")

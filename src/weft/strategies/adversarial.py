@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.attacks import PGD
+from weft.core.configured import Range
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Loss, Params, Strategy, StrategyState
@@ -37,6 +38,10 @@ class AdversarialTraining(Strategy):
 
     def __init__(self, attack: PGD | None = None) -> None:
         self.attack = attack
+
+    @property
+    def space(self) -> dict[str, Range]:  # type: ignore[override]
+        return {} if self.attack is None else {"attack__eps": Range(0.01, 1.0, log=True)}
 
     def validate(self) -> None:
         if self.attack is not None:

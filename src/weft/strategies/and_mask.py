@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.core.configured import Range
 from weft.core.strategy import Params, Strategy, StrategyState, weighted_mean
 
 __all__ = ["ANDMask"]
@@ -42,6 +43,7 @@ class ANDMask(Strategy):
 
     neutral = {"threshold": 0.0}
     sweeps = ("threshold",)
+    space = {"threshold": Range(0.0, 1.0)}
 
     def __init__(self, *, threshold: float = 1.0, rescale: bool = True, each: str = "environment") -> None:
         self.threshold = threshold

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor, distributions
 
 from weft.core import random
+from weft.core.configured import Range
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Params, Strategy, StrategyState
@@ -51,6 +52,7 @@ class EWC(Strategy):
 
     neutral = {"strength": 0.0}
     sweeps = ("strength",)
+    space = {"strength": Range(1.0, 1e4, log=True)}
 
     def __init__(self, *, strength: float = 1000.0, fisher: str = "true", normalize: bool = True) -> None:
         self.strength = strength

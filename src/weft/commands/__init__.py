@@ -1,0 +1,1 @@
+"""The commands of the bench; those on single runs are in `weft.cli`."""

@@ -1,0 +1,483 @@
+"""Studies: the protocol keeps the test apart, interruptions change nothing, bad input is told."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_diabetes, load_iris
+from typer.testing import CliRunner
+
+import weft.bench.comparing as comparing
+from weft.bench import Study, compare
+from weft.bench.protocol import Data, Method, fit_batch, suitable
+from weft.cli import app
+from weft.data import digits_sites
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = {"budget": 4, "batch": 2, "seeds": 2, "steps": 12, "workers": 1}
+TIMES = {"date", "seconds", "command", "name", "ledger"}
+
+
+def plain(results):
+    """What must not depend on when and where a study was run."""
+    if isinstance(results, dict):
+        return {k: plain(v) for k, v in results.items() if k not in TIMES}
+    return [plain(v) for v in results] if isinstance(results, list | tuple) else results
+
+
+def read(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The small bundled study, uninterrupted."""
+    folder = tmp_path_factory.mktemp("study") / "whole"
+    compare(out=folder, **SMALL)
+    return folder
+
+
+def test_a_study(whole):
+    found = read(whole)
+    assert [row["name"] for row in found["methods"]] == ["erm", "and-mask"]
+    assert all(len(row["scores"]) == 2 for row in found["methods"])
+    assert len(found["trials"]) == 8
+    assert {t["state"] for t in found["trials"]} == {"complete"}
+    parts = found["protocol"]["split"]["rows"]
+    assert sum(parts.values()) == 1797
+    assert found["protocol"]["split"]["test_environments"] == ["abroad"]
+    assert [line["what"] for line in found["ledger"]] == ["test", "test"]
+    for row in found["methods"]:
+        assert row["mean"] == pytest.approx(np.mean(row["scores"]))
+        assert row["interval"][0] <= row["mean"] <= row["interval"][1]
+        assert set(row["environments"]) == {"north", "east", "south", "west", "abroad"}
+        best = max(t["value"] for t in found["trials"] if t["method"] == row["name"])
+        assert row["validation"] == best
+        assert any(t["setting"] == row["setting"] and t["value"] == best for t in found["trials"])
+
+
+def test_the_scores_are_those_of_a_learner_made_by_hand(whole):
+    """The final figures again, without the bench."""
+    from weft import Learner, Optimizer
+    from weft.objectives import Classification
+
+    found = read(whole)
+    row = next(row for row in found["methods"] if row["name"] == "erm")
+    data = Data.read(Study.make())
+    both = data.train.plus(data.validation)
+    rate = row["setting"]["optimizer__lr"]
+    for seed, score in zip(found["protocol"]["seeds"], row["scores"], strict=True):
+        learner = Learner(
+            Classification(hidden=(64, 64)),
+            optimizer=Optimizer("adam", lr=rate),
+            steps=12,
+            batch_size=256,
+            random_state=seed,
+        )
+        assert learner.fit(both.X, both.y).score(data.test.X, data.test.y) == pytest.approx(score, abs=1e-6)
+
+
+def test_a_finished_study_is_not_run_again(whole, monkeypatch):
+    before = read(whole)
+    monkeypatch.setattr(comparing, "fit_batch", lambda *args: pytest.fail("a recorded trial was run again"))
+    monkeypatch.setattr(comparing, "refit", lambda *args: pytest.fail("a recorded training was run again"))
+    assert plain(compare(out=whole, **SMALL)) == plain(before)
+
+
+@pytest.mark.parametrize("when", [1, 3, 5, 8, 9])
+def test_an_interrupted_study_comes_to_the_same_table(whole, tmp_path, when, monkeypatch):
+    """Stopped when so many things are done; what is recorded is not run again."""
+
+    def stop(done, total, what):
+        if done >= when:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(out=tmp_path / "torn", heard=stop, **SMALL)
+    recorded = json.loads((tmp_path / "torn" / "progress.json").read_text())["done"]
+    ran = []
+    run = comparing.fit_batch
+    monkeypatch.setattr(comparing, "fit_batch", lambda *args: (ran.extend(args[3]), run(*args))[1])
+    assert plain(compare(out=tmp_path / "torn", **SMALL)) == plain(read(whole))
+    assert len(ran) == 8 - min(recorded, 8)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_random_moments(tmp_path, seed):
+    command = [sys.executable, "-m", "tests.bench.study_worker", str(tmp_path / "kills"), "6", str(seed)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["killed"] >= 2
+    assert plain(found["torn"]) == plain(found["whole"])
+    assert len(found["torn"]["trials"]) == 8
+
+
+def test_workers_give_what_one_process_gives(whole, tmp_path):
+    found = compare(out=tmp_path / "two", **{**SMALL, "workers": 2})
+    assert plain(json.loads(json.dumps(found))) == plain(read(whole))
+
+
+def test_a_worker_that_is_killed(whole, tmp_path):
+    """The study says so, stays intact and goes on."""
+    me = os.getpid()
+
+    def children():
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                line = (entry / "cmdline").read_bytes()
+            except (OSError, NotADirectoryError):
+                continue
+            if fields[1] == str(me) and b"loky" in line and b"resource_tracker" not in line:
+                found.append(int(entry.name))
+        return found
+
+    def assassin():
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            for pid in children():
+                time.sleep(0.5)
+                os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(wait=True, kill_workers=True)
+    hand = threading.Thread(target=assassin)
+    hand.start()
+    with pytest.raises(RuntimeError, match=r"was lost.*run the same command again"):
+        compare(out=tmp_path / "torn", **{**SMALL, "workers": 2, "steps": 12})
+    hand.join()
+    assert plain(compare(out=tmp_path / "torn", **SMALL)) == plain(read(whole))
+
+
+def test_the_trials_do_not_see_the_test():
+    """Other labels and inputs in the test environment change no trial."""
+    table = digits_sites()
+    study = Study.make(methods=["and-mask"], steps=10)
+    method = Method.parse("and-mask", True)
+    setting = [{"optimizer__lr": 0.01, "strategy__threshold": 0.5}]
+    abroad = table["site"] == "abroad"
+    other = {**table, "shortcut": np.where(abroad, 99.0, table["shortcut"])}
+    other["label"] = np.where(abroad, "five or more", table["label"])
+    values = [fit_batch(study, Data.read(study, t), method, setting)[0]["value"] for t in (table, other)]
+    assert values[0] == values[1]
+
+
+def test_selection_rules_look_where_they_say():
+    table = digits_sites()
+    for rule in ("training-domain", "leave-one-out", "oracle"):
+        study = Study.make(selection=rule, methods=["erm"], steps=15)
+        data = Data.read(study, table)
+        result = fit_batch(study, data, Method.parse("erm", True), [{"optimizer__lr": 0.01}])[0]
+        assert result["state"] == "complete"
+        if rule == "oracle":
+            assert set(data.hold.labels) == {"abroad"}
+            assert len(data.hold) + len(data.test) == int((table["site"] == "abroad").sum())
+        else:
+            assert data.hold is None
+
+
+def test_an_oracle_is_in_the_ledger(tmp_path):
+    found = compare(out=tmp_path / "s", **{**SMALL, "selection": "oracle", "methods": ["erm"], "budget": 2})
+    assert [line["what"].split(":")[0] for line in found["ledger"]] == ["selection by oracle", "test"]
+    assert any("upper bound" in note for note in found["protocol"]["notes"])
+
+
+def test_tasks_give_the_matrix(tmp_path):
+    iris = load_iris(as_frame=True).frame
+    iris["month"] = np.where(np.arange(len(iris)) % 2, "b", "a")
+    found = compare(table=iris, target="target", task="month", out=tmp_path / "s", **{**SMALL, "steps": 30})
+    assert [row["name"] for row in found["methods"]] == ["erm", "ewc"]
+    for row in found["methods"]:
+        assert np.shape(row["matrix"]) == (2, 2)
+        assert row["task_names"] == ["a", "b"]
+        last = [np.mean(row["tasks"][name]["scores"]) for name in ("a", "b")]
+        np.testing.assert_allclose(row["matrix"][-1], last)
+
+
+def test_groups_stay_together_and_values_are_predicted(tmp_path):
+    frame = load_diabetes(as_frame=True).frame
+    frame["clinic"] = [f"c{i % 10}" for i in range(len(frame))]
+    study = Study.make(data="x", target="target", group="clinic")
+    data = Data.read(study, frame)
+    parts = [set(part.labels) for part in (data.train, data.validation, data.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 10
+    methods = ["erm", "least-squares"]
+    found = compare(table=frame, target="target", group="clinic", methods=methods, out=tmp_path / "s", **SMALL)
+    assert found["measure"] == {"name": "mse", "direction": "min"}
+    row = next(row for row in found["methods"] if row["name"] == "least-squares")
+    assert set(row["setting"]) == {"objective__ridge"}
+    assert row["mean"] < 1.0  # better than the mean of the training rows
+    assert row["curves"] is None
+
+
+def test_failures_are_recorded_and_do_not_stop_the_study(tmp_path, monkeypatch):
+    run = comparing.fit_batch
+
+    def failing(study, data, method, settings):
+        if method.name == "and-mask":
+            return [{"value": None, "state": "failed", "why": "RuntimeError: broken", "seconds": 0.1} for _ in settings]
+        return run(study, data, method, settings)
+
+    monkeypatch.setattr(comparing, "fit_batch", failing)
+    found = compare(out=tmp_path / "s", **SMALL)
+    lost = next(row for row in found["methods"] if row["name"] == "and-mask")
+    assert lost["trials"] == {"complete": 0, "failed": 4, "diverged": 0}
+    assert lost["mean"] is None
+    assert "and-mask could not be trained" in " ".join(found["sentences"])
+    assert {t["why"] for t in found["trials"] if t["method"] == "and-mask"} == {"RuntimeError: broken"}
+
+
+def test_a_diverged_setting_does_not_spoil_its_batch():
+    data = Data.read(Study.make())
+    study = Study.make(methods=["erm"], steps=8)
+    settings = [{"optimizer__lr": 0.01}, {"optimizer__lr": 1e30}]
+    good, bad = fit_batch(study, data, Method.parse("erm", True), settings)
+    assert good["state"] == "complete"
+    assert bad["state"] == "diverged"
+
+
+def test_default_methods_follow_the_data():
+    assert suitable(Study.make(), True) == ["erm", "and-mask"]
+    assert suitable(Study.make(data="x.csv", target="y", task="t"), True) == ["erm", "ewc"]
+    assert "least-squares" in suitable(Study.make(data="x.csv", target="y"), False)
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+def test_a_study_file_gives_the_same_study(tmp_path):
+    study = Study.make(data="a b.csv", target='quo"te', environment="site", methods=["erm", "and-mask(each='example')"])
+    path = tmp_path / "study.toml"
+    path.write_text(study.to_toml())
+    again = Study.read(path)
+    assert again == Study.make(**{**vars(study), "data": str(tmp_path / "a b.csv")})
+    assert Study.read(path, budget=3).budget == 3
+    bundled = tmp_path / "bundled.toml"
+    bundled.write_text(Study.make(budget=5).to_toml())
+    assert Study.read(bundled) == Study.make(budget=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("budget = ", "expected a study file in TOML"),
+        ("budget = 'many'", "expected the study's budget to be of type int"),
+        ("bugdet = 3", "did you mean 'budget'"),
+        ("budget = 0", "expected the study's budget >= 1, got 0"),
+    ],
+)
+def test_bad_study_files(tmp_path, text, told):
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    with pytest.raises((ValueError, TypeError), match=told):
+        Study.read(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "expected the column to be predicted"),
+        ({"target": "y", "environment": "a", "task": "b"}, "expected one of environment, task and group"),
+        ({"target": "y", "selection": "oracle"}, "expected environments for the selection rule"),
+        ({"target": "y", "environment": "a", "selection": "orakel"}, "did you mean 'oracle'"),
+        ({"target": "y", "test": ["a"]}, "expected test environments only with"),
+        ({"target": "y", "holdout": 0.7}, r"expected the study's holdout in \(0, 0.5\)"),
+        ({"target": "y", "level": 95.0}, "expected the study's level"),
+    ],
+)
+def test_bad_studies(given, told):
+    with pytest.raises(ValueError, match=told):
+        Study.make(data="x.csv", **given)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("and-musk", "did you mean 'and-mask'"),
+        ("maml", "learns from episodes"),
+        ("gan", "expected methods that predict a target"),
+        ("regression", "expected methods for classes"),
+        ("ewc", "expected tasks for 'ewc'"),
+        ("and-mask(threshold=2)", r"threshold in \[0, 1\]"),
+    ],
+)
+def test_bad_methods(tmp_path, method, told):
+    with pytest.raises(ValueError, match=told):
+        compare(out=tmp_path / "s", methods=[method], **SMALL)
+    assert not (tmp_path / "s").exists()
+
+
+def test_environments_are_needed_by_who_compares_them(tmp_path):
+    iris = load_iris(as_frame=True).frame
+    with pytest.raises(ValueError, match="expected environments for 'and-mask'"):
+        compare(table=iris, target="target", methods=["and-mask"], out=tmp_path / "s", **SMALL)
+    iris["site"] = "one"
+    with pytest.raises(ValueError, match="expected at least two environments to learn from"):
+        compare(table=iris, target="target", environment="site", out=tmp_path / "s", **SMALL)
+
+
+def test_another_study_in_the_folder_is_refused(whole):
+    before = {p.name: p.read_bytes() for p in whole.iterdir() if p.is_file()}
+    with pytest.raises(ValueError, match="differs in seeds"):
+        compare(out=whole, **{**SMALL, "seeds": 3})
+    assert {p.name: p.read_bytes() for p in whole.iterdir() if p.is_file()} == before
+
+
+def test_foreign_and_damaged_folders(tmp_path, whole):
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "diary" / "monday.txt").write_text("rain")
+    with pytest.raises(ValueError, match=r"expected a new folder or a study's.*monday\.txt"):
+        compare(out=tmp_path / "diary", **SMALL)
+    import shutil
+
+    for name, told in (("study.db", "expected the study's database"), ("plan.json", "expected weft's plan")):
+        broken = tmp_path / name
+        shutil.copytree(whole, broken)
+        (broken / name).write_bytes(b"not at all" * 100)
+        with pytest.raises(ValueError, match=told):
+            compare(out=broken, **SMALL)
+    broken = tmp_path / "finals"
+    shutil.copytree(whole, broken)
+    (broken / "finals" / "0.npz").write_bytes(b"short")
+    with pytest.raises(ValueError, match="expected a method's scores"):
+        compare(out=broken, **SMALL)
+
+
+def test_a_full_disk_keeps_what_is_recorded(whole, tmp_path):
+    """A limit on files' sizes stands for the full disk; with room again the study goes on to the same table."""
+
+    def fill(done, total, what):
+        if done >= 3:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            compare(out=tmp_path / "full", heard=fill, **SMALL)
+        except OSError as error:
+            status = 7 if str(error).startswith("expected to ") else 9
+        except BaseException:
+            status = 8
+        finally:
+            os._exit(status)
+    status = os.WEXITSTATUS(os.waitpid(child, 0)[1])
+    assert status == 7
+    assert plain(compare(out=tmp_path / "full", **SMALL)) == plain(read(whole))
+
+
+def test_two_at_once_are_refused(whole):
+    with (
+        comparing.Comparing(comparing.continued(whole), whole),
+        pytest.raises(ValueError, match="another process at work"),
+    ):
+        compare(out=whole, **SMALL)
+
+
+def test_another_database(tmp_path, whole):
+    url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    found = compare(out=tmp_path / "s", storage=url, **SMALL)
+    assert plain(found) == plain(read(whole))
+    assert not (tmp_path / "s" / "study.db").exists()
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def weft(*args):
+    return CliRunner().invoke(app, ["compare", *map(str, args)])
+
+
+def test_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    digits = pd.DataFrame(digits_sites())
+    digits.to_csv("digits.csv", index=False)
+    columns = ["digits.csv", "--target", "label", "--environment", "site", "--test", "abroad"]
+    small = ["--budget", 2, "--batch", 2, "--seeds", 2, "--steps", 12, "--workers", 1]
+    done = weft(*columns, *small)
+    assert done.exit_code == 0, done.output
+    assert "distinguishable here" in done.output or "better than" in done.output
+    assert "looks at the test: 2" in done.output
+    folder = tmp_path / "studies" / "digits"
+    assert (folder / "report.html").exists()
+    again = weft("--out", folder, "--json")
+    assert again.exit_code == 0, again.output
+    found = json.loads(again.output)
+    assert "digits.csv --target label --environment site --test abroad --budget 2" in found["command"]
+    other = weft(*columns, "--json", "--seeds", 3, *small[:4], *small[6:])
+    assert json.loads(other.output)["folder"] == "studies/digits-2"
+
+
+def test_the_plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = weft("--dry-run", "--budget", 4, "--steps", 50, "--json")
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.output)
+    assert [row["name"] for row in plan["methods"]] == ["erm", "and-mask"]
+    assert plan["seconds"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for args, told in (
+        (["nothing.csv", "--target", "y"], "which is not there"),
+        (["--target", "y"], "expected no columns for the bundled data"),
+        (["--on", "moon", "--budget", 1, "--steps", 1], "expected --on joblib, ray or a Ray cluster's address"),
+        (["--workers", 0], "expected --workers >= 1"),
+    ):
+        done = weft(*args)
+        assert done.exit_code == 1
+        assert told in done.output
+        assert len(done.output.strip().splitlines()) == 1, done.output
+
+
+# --- on Ray -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_ray_gives_what_one_process_gives_and_may_be_lost(whole, tmp_path):
+    """First its raylet is killed in the middle of a study; then the study goes on, on Ray again."""
+    pytest.importorskip("ray")
+    me, struck = os.getpid(), []
+
+    def strike(done, total, what):
+        if done < 2 or struck:
+            return
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if parent == str(me) and b"raylet/raylet" in line:
+                os.kill(int(entry.name), signal.SIGKILL)
+                struck.append(int(entry.name))
+
+    with pytest.raises(RuntimeError, match=r"the Ray cluster was lost.*run the same command again"):
+        compare(out=tmp_path / "ray", on="ray", heard=strike, **{**SMALL, "workers": 2})
+    assert struck
+    found = compare(out=tmp_path / "ray", on="ray", **{**SMALL, "workers": 2})
+    assert plain(json.loads(json.dumps(found))) == plain(read(whole))
+
+
+def test_no_ray_cluster_at_the_address(tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(OSError, match=r"expected a Ray cluster at 127\.0\.0\.1:1, which does not answer"):
+        compare(out=tmp_path / "s", on="127.0.0.1:1", **SMALL)
