@@ -20,7 +20,7 @@ from sqlalchemy.dialects import sqlite  # noqa: F401
 import weft.bench.comparing as comparing
 from weft.bench import compare
 
-SMALL = {"budget": 4, "batch": 2, "seeds": 2, "steps": 12, "workers": 1}
+SMALL = {"budget": 4, "batch": 2, "seeds": 2, "steps": 12, "workers": 1, "selection": "training-domain"}
 
 
 def attempt(folder, delay):

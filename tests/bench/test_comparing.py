@@ -21,9 +21,11 @@ from weft.bench import Study, compare
 from weft.bench.protocol import Data, Method, fit_batch, suitable
 from weft.cli import app
 from weft.data import digits_sites
+from weft.data.sites import SITES
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL = {"budget": 4, "batch": 2, "seeds": 2, "steps": 12, "workers": 1}
+TINY = {"budget": 4, "batch": 2, "seeds": 2, "steps": 12, "workers": 1}
+SMALL = {**TINY, "selection": "training-domain"}
 TIMES = {"date", "seconds", "command", "name", "ledger"}
 
 
@@ -54,12 +56,12 @@ def test_a_study(whole):
     assert {t["state"] for t in found["trials"]} == {"complete"}
     parts = found["protocol"]["split"]["rows"]
     assert sum(parts.values()) == 1797
-    assert found["protocol"]["split"]["test_environments"] == ["abroad"]
+    assert found["protocol"]["split"]["test_environments"] == ["Helsinki"]
     assert [line["what"] for line in found["ledger"]] == ["test", "test"]
     for row in found["methods"]:
         assert row["mean"] == pytest.approx(np.mean(row["scores"]))
         assert row["interval"][0] <= row["mean"] <= row["interval"][1]
-        assert set(row["environments"]) == {"north", "east", "south", "west", "abroad"}
+        assert set(row["environments"]) == set(SITES)
         best = max(t["value"] for t in found["trials"] if t["method"] == row["name"])
         assert row["validation"] == best
         assert any(t["setting"] == row["setting"] and t["value"] == best for t in found["trials"])
@@ -80,7 +82,7 @@ def test_the_scores_are_those_of_a_learner_made_by_hand(whole):
             Classification(hidden=(64, 64)),
             optimizer=Optimizer("adam", lr=rate),
             steps=12,
-            batch_size=256,
+            batch_size=448,
             random_state=seed,
         )
         assert learner.fit(both.X, both.y).score(data.test.X, data.test.y) == pytest.approx(score, abs=1e-6)
@@ -167,12 +169,12 @@ def test_a_worker_that_is_killed(whole, tmp_path):
 def test_the_trials_do_not_see_the_test():
     """Other labels and inputs in the test environment change no trial."""
     table = digits_sites()
-    study = Study.make(methods=["and-mask"], steps=10)
+    study = Study.make(methods=["and-mask"], steps=10, selection="training-domain")
     method = Method.parse("and-mask", True)
     setting = [{"optimizer__lr": 0.01, "strategy__threshold": 0.5}]
-    abroad = table["site"] == "abroad"
-    other = {**table, "shortcut": np.where(abroad, 99.0, table["shortcut"])}
-    other["label"] = np.where(abroad, "five or more", table["label"])
+    far = table["site"] == "Helsinki"
+    other = {**table, "mark 0": np.where(far, 99.0, table["mark 0"])}
+    other["label"] = np.where(far, "five or more", table["label"])
     values = [fit_batch(study, Data.read(study, t), method, setting)[0]["value"] for t in (table, other)]
     assert values[0] == values[1]
 
@@ -185,8 +187,8 @@ def test_selection_rules_look_where_they_say():
         result = fit_batch(study, data, Method.parse("erm", True), [{"optimizer__lr": 0.01}])[0]
         assert result["state"] == "complete"
         if rule == "oracle":
-            assert set(data.hold.labels) == {"abroad"}
-            assert len(data.hold) + len(data.test) == int((table["site"] == "abroad").sum())
+            assert set(data.hold.labels) == {"Helsinki"}
+            assert len(data.hold) + len(data.test) == int((table["site"] == "Helsinki").sum())
         else:
             assert data.hold is None
 
@@ -200,7 +202,7 @@ def test_an_oracle_is_in_the_ledger(tmp_path):
 def test_tasks_give_the_matrix(tmp_path):
     iris = load_iris(as_frame=True).frame
     iris["month"] = np.where(np.arange(len(iris)) % 2, "b", "a")
-    found = compare(table=iris, target="target", task="month", out=tmp_path / "s", **{**SMALL, "steps": 30})
+    found = compare(table=iris, target="target", task="month", out=tmp_path / "s", **{**TINY, "steps": 30})
     assert [row["name"] for row in found["methods"]] == ["erm", "ewc"]
     for row in found["methods"]:
         assert np.shape(row["matrix"]) == (2, 2)
@@ -217,7 +219,7 @@ def test_groups_stay_together_and_values_are_predicted(tmp_path):
     parts = [set(part.labels) for part in (data.train, data.validation, data.test)]
     assert sum(map(len, parts)) == len(set.union(*parts)) == 10
     methods = ["erm", "least-squares"]
-    found = compare(table=frame, target="target", group="clinic", methods=methods, out=tmp_path / "s", **SMALL)
+    found = compare(table=frame, target="target", group="clinic", methods=methods, out=tmp_path / "s", **TINY)
     assert found["measure"] == {"name": "mse", "direction": "min"}
     row = next(row for row in found["methods"] if row["name"] == "least-squares")
     assert set(row["setting"]) == {"objective__ridge"}
@@ -325,7 +327,7 @@ def test_bad_methods(tmp_path, method, told):
 def test_environments_are_needed_by_who_compares_them(tmp_path):
     iris = load_iris(as_frame=True).frame
     with pytest.raises(ValueError, match="expected environments for 'and-mask'"):
-        compare(table=iris, target="target", methods=["and-mask"], out=tmp_path / "s", **SMALL)
+        compare(table=iris, target="target", methods=["and-mask"], out=tmp_path / "s", **TINY)
     iris["site"] = "one"
     with pytest.raises(ValueError, match="expected at least two environments to learn from"):
         compare(table=iris, target="target", environment="site", out=tmp_path / "s", **SMALL)
@@ -408,7 +410,7 @@ def test_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     digits = pd.DataFrame(digits_sites())
     digits.to_csv("digits.csv", index=False)
-    columns = ["digits.csv", "--target", "label", "--environment", "site", "--test", "abroad"]
+    columns = ["digits.csv", "--target", "label", "--environment", "site", "--test", "Helsinki"]
     small = ["--budget", 2, "--batch", 2, "--seeds", 2, "--steps", 12, "--workers", 1]
     done = weft(*columns, *small)
     assert done.exit_code == 0, done.output
@@ -419,7 +421,7 @@ def test_the_command(tmp_path, monkeypatch):
     again = weft("--out", folder, "--json")
     assert again.exit_code == 0, again.output
     found = json.loads(again.output)
-    assert "digits.csv --target label --environment site --test abroad --budget 2" in found["command"]
+    assert "digits.csv --target label --environment site --test Helsinki --budget 2" in found["command"]
     other = weft(*columns, "--json", "--seeds", 3, *small[:4], *small[6:])
     assert json.loads(other.output)["folder"] == "studies/digits-2"
 

@@ -525,7 +525,8 @@ class Comparing:
         for field in dataclasses.fields(study):
             value = getattr(study, field.name)
             default = getattr(bundled, field.name) if study.data == BUNDLED else field.default
-            if value == default or field.name == "data" or (field.name == "selection" and value == _usual(study)):
+            usual = field.name == "selection" and study.data != BUNDLED and value == _usual(study)
+            if value == default or field.name == "data" or usual:
                 continue
             for one in value if isinstance(value, tuple) else (value,):
                 words += [f"--{field.name}", str(one)]

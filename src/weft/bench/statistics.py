@@ -162,10 +162,8 @@ def sentences(
         )
     shown = ", ".join(f"{name} {_value(means[name], measure)}" for name in order)
     told.append(f"Mean {_word(measure)} on the {points:,} test rows: {shown}.")
-    told.append(
-        f"The statement is made at {level:.0%} for all {len(comparisons)} "
-        f"{'comparison' if len(comparisons) == 1 else 'comparisons'} together; it speaks of this data and this budget."
-    )
+    together = f" for all {len(comparisons)} comparisons together" if len(comparisons) > 1 else ""
+    told.append(f"This is said at {level:.0%} confidence{together}, of this data and this budget.")
     return told
 
 

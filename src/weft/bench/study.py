@@ -11,6 +11,7 @@ from typing import Any
 
 from weft.core.configured import closest
 from weft.data.files import shown
+from weft.data.sites import SITES
 
 __all__ = ["BUNDLED", "RULES", "Study"]
 
@@ -57,7 +58,7 @@ class Study:
     budget: int = 16
     batch: int = 8
     seeds: int = 8
-    steps: int = 300
+    steps: int = 200
     rows: int = 64
     selection: str = ""
     holdout: float = 0.2
@@ -90,8 +91,9 @@ class Study:
             values[name] = value
         study = cls(**values)
         study._check()
-        if study.data == BUNDLED:
-            study = dataclasses.replace(study, target="label", environment="site", test=study.test or ("abroad",))
+        if study.data == BUNDLED:  # its marks are right at every site that training sees: validation there cannot tell
+            rule, test = study.selection or "leave-one-out", study.test or (SITES[-1],)
+            study = dataclasses.replace(study, target="label", environment="site", test=test, selection=rule)
         if not study.selection:
             study = dataclasses.replace(study, selection="training-domain" if study.environment else "validation")
         return study

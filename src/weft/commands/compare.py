@@ -43,7 +43,7 @@ def compare(
     budget: Annotated[int | None, typer.Option(help="Settings tried for each method (default: 16).")] = None,
     batch: Annotated[int | None, typer.Option(help="Settings proposed at a time (default: 8).")] = None,
     seeds: Annotated[int | None, typer.Option(help="Fresh trainings of the chosen setting (default: 8).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of each training (default: 300).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of each training (default: 200).")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows per update, of each environment (default: 64).")] = None,
     selection: Annotated[
         str | None,
