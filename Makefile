@@ -17,7 +17,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test contract lint format lock clean
+.PHONY: help setup demo test contract lint format lock docs reproduce clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,6 +39,13 @@ test: setup  ## the tests and the examples in the documentation
 
 contract: setup  ## every strategy with every objective
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/contract -m "slow or not slow" -n $(WORKERS) --dist worksteal
+
+reproduce: setup  ## every claim in its full setting, with the gallery: out/claims (NAMES="spirals ring" for some of them)
+	$(BIN)/weft reproduce $(if $(NAMES),$(NAMES),--all) --full --out out
+	$(BIN)/weft report out/claims
+
+docs: setup  ## the documentation, in out/docs
+	$(BIN)/python -m sphinx -W --keep-going -q docs out/docs
 
 lint: setup  ## style and types
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from weft.commands import compare
+from weft.commands import claims, compare, report
 from weft.commands.common import console, print_json, printable, say, told
 
 __all__ = ["app"]
@@ -371,4 +371,5 @@ def show(
             screen.print(Text(f"picture: {printable(str(png))}"))
 
 
-compare.register(app)
+for commands in (compare, claims, report):
+    commands.register(app)

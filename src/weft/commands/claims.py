@@ -1,0 +1,206 @@
+"""The commands `claims` and `reproduce`: papers' statements, run again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.commands.common import console, print_json, printable, say, told
+
+__all__ = ["register"]
+
+_Folder = Annotated[
+    Path | None, typer.Option(help="A folder of claims; default: weft's own.", metavar="DIR", show_default=False)
+]
+_Out = Annotated[Path, typer.Option(help="Where results are kept, in its folder claims/.", metavar="OUT")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_MARKS = {True: "holds", False: "fails", None: ""}
+_STYLES = {"holds": "green", "fails": "bold red", "not run at this scale": "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("claims")(claims)
+    app.command("reproduce")(reproduce)
+
+
+def claims(folder: _Folder = None, out: _Out = Path("out"), json: _Json = False, debug: _Debug = False) -> None:
+    """List the claims with their papers and last verdicts. Their files are read, not run."""
+    with told(debug):
+        from weft.bench.claims import last, listed
+
+        found = [(claim, last(claim.name, out)) for claim in listed(folder)]
+        if json:
+            print_json(
+                {
+                    "claims": [
+                        {
+                            "name": claim.name,
+                            "title": claim.title,
+                            "statement": claim.statement,
+                            "reference": claim.reference,
+                            "path": str(claim.path),
+                            **{key: result.get(key) if result else None for key in ("verdict", "scale", "date")},
+                        }
+                        for claim, result in found
+                    ]
+                }
+            )
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("claim", "what it says", "paper", "last verdict")
+        table.columns[0].no_wrap = True
+        for claim, result in found:
+            verdict = _verdict(result) if result else Text("not run yet", style="dim")
+            texts = [Text(printable(text)) for text in (claim.name, claim.title, claim.reference)]
+            table.add_row(*texts, verdict)
+        screen = console()
+        screen.print(table if found else "no claims there")
+        screen.print("run one: weft reproduce NAME; all of them: weft reproduce --all")
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Claims, as `weft claims` lists them.", metavar="NAME...")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The small setting, in seconds (the default).")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The large setting, in minutes.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Replicas, in place of the setting's.", min=1)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every claim of the folder.")] = False,
+    folder: _Folder = None,
+    out: _Out = Path("out"),
+    json: _Json = False,
+    debug: _Debug = False,
+) -> None:
+    """Run claims again: reference against measured figures, the budget and the verdict.
+
+    A claim is a Python file, and this runs it: give --folder only what you would run as a program. The exit
+    status is 1 when a claim fails or cannot be run to its end.
+    """
+    with told(debug):
+        if quick and full:
+            raise ValueError("expected --quick or --full, got both; leave one out")
+        if bool(names) == everything:
+            got = "both" if names else "neither"
+            raise ValueError(f"expected names of claims or --all, got {got}; weft claims lists them")
+        from weft.bench.claims import listed
+
+        known = {claim.name: claim.path for claim in listed(folder)}
+        for name in names or []:
+            if name not in known:
+                from weft.core.configured import closest
+
+                raise closest(name, known, "a claim")
+        chosen = {name: known[name] for name in names or known}
+        if not chosen:
+            raise ValueError(f"expected claims in {folder}, got none")
+        scale = "full" if full else "quick"
+        results, errors = _run(chosen, scale, seeds, out, quiet=json, debug=debug)
+        if json:
+            print_json({"claims": results, "errors": errors})
+        elif len(chosen) > 1:
+            _print_summary(results, errors)
+    if errors or any(result["verdict"] == "fails" for result in results):
+        raise typer.Exit(1)
+
+
+def _run(
+    chosen: dict[str, Path], scale: str, seeds: int | None, out: Path, *, quiet: bool, debug: bool
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Runs claims one after another; one that cannot be run is told, and the next one begins."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from weft.bench.claims import reproduce as run
+
+    screen = console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    results: list[dict[str, Any]] = []
+    errors: dict[str, str] = {}
+    for i, (name, path) in enumerate(chosen.items()):
+        count = f" ({i + 1} of {len(chosen)})" if len(chosen) > 1 else ""
+        bar = Progress(*columns, console=screen, transient=True, disable=quiet or not sys.stdout.isatty())
+        try:
+            with bar:
+                task = bar.add_task(f"{name}{count}", total=1.0)
+
+                def show(share: float, what: str, bar: Any = bar, task: Any = task, title: str = name + count) -> None:
+                    bar.update(task, completed=share, description=f"{title}: {printable(what)}" if what else title)
+
+                result = run(path, scale=scale, seeds=seeds, out=out, progress=show)
+        except KeyboardInterrupt:
+            say(f"interrupted in {name}; {len(results)} claims before it are kept in {out / 'claims'}")
+            raise typer.Exit(130) from None
+        except Exception as error:
+            if debug:
+                import traceback
+
+                traceback.print_exc()
+            errors[name] = f"{type(error).__name__}: {error}"
+            say(f"error: {name} did not run to its end: {errors[name]}{'' if debug else ' (--debug shows where)'}")
+            continue
+        results.append(result)
+        if not quiet:
+            _print_result(result, out)
+    return results, errors
+
+
+def _verdict(result: dict[str, Any]) -> Any:
+    from rich.text import Text
+
+    verdict = printable(str(result.get("verdict")))
+    text = Text(verdict, style=_STYLES.get(verdict, ""))
+    return text.append(printable(f" ({result.get('scale')}, {str(result.get('date'))[:10]})"), style="dim")
+
+
+def _print_result(result: dict[str, Any], out: Path) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from weft.bench.claims import shown
+
+    screen = console()
+    screen.print(Text(printable(f"{result['name']}: {result['title']}"), style="bold"))
+    screen.print(Text(printable(result["statement"])))
+    screen.print(Text(printable(result["reference"]), style="dim"))
+    table = Table("figure", "reference", "measured [95 %]", "")
+    for figure in result["figures"]:
+        measured = shown(figure) if figure["measured"] is not None else "not run at this scale"
+        mark = Text(_MARKS[figure["holds"]], style=_STYLES.get(_MARKS[figure["holds"]], ""))
+        table.add_row(*(Text(printable(text)) for text in (figure["name"], figure["reference"], measured)), mark)
+    screen.print(table)
+    budget = result["budget"]
+    screen.print(
+        f"budget: {budget['seconds']:.1f} s, {budget['trainings']:,} trainings, {budget['steps']:,} steps, "
+        f"{len(result['seeds'])} seeds, {result['scale']} setting"
+    )
+    verdict = Text("verdict: ").append(result["verdict"], style=_STYLES[result["verdict"]])
+    screen.print(verdict.append(f". {printable(result['why'])}"))
+    screen.print(Text(printable(f"kept in {out / 'claims' / result['name']}"), style="dim"))
+    screen.print()
+
+
+def _print_summary(results: list[dict[str, Any]], errors: dict[str, str]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("claim", "verdict", "seconds")
+    table.columns[2].justify = "right"
+    for result in results:
+        verdict = Text(result["verdict"], style=_STYLES[result["verdict"]])
+        table.add_row(Text(printable(result["name"])), verdict, f"{result['budget']['seconds']:.1f}")
+    for name in errors:
+        table.add_row(Text(printable(name)), Text("error", style="bold red"), "")
+    console().print(table)

@@ -1,0 +1,410 @@
+"""The runner of claims: what a file must say, how figures are judged, what is written, what the commands do."""
+
+import json
+import re
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from weft.bench.claims import (
+    Claim,
+    Report,
+    claims_folder,
+    last,
+    listed,
+    load,
+    mean_of,
+    mean_over,
+    median_of,
+    reproduce,
+    share_of,
+)
+from weft.bench.pictures import canvas, svg
+from weft.commands.claims import register
+
+COIN = """
+import numpy as np
+from weft.bench.claims import Claim, mean_of
+
+class Coin(Claim):
+    title = "A fair coin"
+    statement = "Half of the throws show heads."
+    reference = "Bernoulli, 1713"
+    tolerance = "Within .02: four standard errors."
+    quick = {"seeds": 4, "throws": 10_000, "truth": 0.5}
+    full = {"seeds": 8, "throws": 20_000, "truth": 0.5}
+
+    def run(self, setting, seeds, report):
+        report.plan(1)
+        heads = []
+        for seed in report.each(seeds, "throwing"):
+            heads.append(np.random.default_rng(seed).integers(2, size=setting.throws).mean())
+        report.spend(trainings=len(seeds), steps=len(seeds) * setting.throws)
+        report.figure("heads", mean_of(heads), reference="1/2", near=setting.truth, within=0.02)
+        if setting.scale == "quick":
+            report.not_run("heads of a million", reference="1/2")
+        report.table("by seed", ["seed", "heads"], zip(seeds, heads))
+        with report.picture("heads", alt="points near <half>", caption="Heads by seed.") as ax:
+            ax.plot(seeds, heads, "o")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    where = tmp_path / "claims of others"
+    where.mkdir()
+    (where / "coin.py").write_text(COIN)
+    (where / "_shared.py").write_text("raise RuntimeError('not a claim')")
+    return where
+
+
+def command(*arguments):
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+# --- intervals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("estimate", "truth"), [(mean_of, 1.0), (median_of, np.log(2.0))])
+def test_intervals_cover_the_truth(estimate, truth):
+    """Of skewed data (exponential), 12 replicas: about 95 % of intervals hold the truth, the mean's a little fewer."""
+    rng = np.random.default_rng(0)
+    inside = [low <= truth <= high for low, high in (estimate(rng.exponential(size=12)).interval for _ in range(1000))]
+    assert 0.88 <= np.mean(inside) <= 0.99
+
+
+def test_the_interval_over_seeds_and_points_covers_the_truth():
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(200):
+        table = rng.normal(size=(10, 1)) + rng.normal(size=(1, 40)) + rng.normal(size=(10, 40))
+        low, high = mean_over(table).interval
+        inside.append(low <= 0 <= high)
+    assert np.mean(inside) >= 0.88
+    ratio = mean_over(np.full((3, 4), 2.0), beside=np.full((3, 4), 8.0))
+    assert ratio.value == 0.25
+    with pytest.raises(ValueError, match=r"expected tables of one shape \(seeds, points\)"):
+        mean_over(np.ones((2, 3)), np.ones((2, 4)))
+
+
+def test_one_replica_has_no_interval():
+    assert mean_of([3.0]) == (3.0, None, 1)
+    assert median_of([3.0]) == (3.0, None, 1)
+    assert share_of([1, 0, 0, 0]).value == 25.0
+    with pytest.raises(ValueError, match="at least one replica"):
+        mean_of([])
+
+
+# --- figures and verdicts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bounds", "holds"),
+    [
+        ({"least": 1.0}, True),
+        ({"least": 2.1}, False),
+        ({"most": 2.0}, True),
+        ({"most": 1.9}, False),
+        ({"near": 2.5, "within": 0.5}, True),
+        ({"near": 2.5, "within": 0.4}, False),
+        ({"least": 1.0, "most": 1.5}, False),
+        ({"least": 1.0, "holds": False}, False),
+        ({"holds": True}, True),
+        ({}, None),
+    ],
+)
+def test_a_figure_is_judged_by_its_bounds(bounds, holds):
+    report = Report()
+    report.figure("two", 2.0, **bounds)
+    assert report.figures[0]["holds"] is holds
+    expected = {True: "holds", False: "fails", None: "not run at this scale"}
+    assert report.verdict()[0] == expected[holds]
+
+
+def test_one_missed_figure_fails_the_claim_and_is_named():
+    report = Report()
+    report.figure("good", 1.0, least=0.0)
+    report.figure("bad", np.float32(0.25), reference="1/2", least=0.5)
+    report.not_run("large", reference="9")
+    verdict, why = report.verdict()
+    assert verdict == "fails"
+    assert "1 of 2 judged figures missed. bad: 0.25 (expected: 1/2; here at least 0.5)" in why
+    assert "Not run at this scale: large." in why
+
+
+def test_what_is_not_finite_does_not_hold():
+    report = Report()
+    report.figure("lost", float("nan"), least=0.0)
+    report.figure("told", mean_of([1.0, np.inf]))
+    assert [f["holds"] for f in report.figures] == [False, None]
+    assert [f["measured"] for f in report.figures] == [None, None]
+    assert report.figures[1]["interval"] is None
+    json.dumps(report.figures, allow_nan=False)
+
+
+def test_a_report_refuses_what_cannot_be_shown():
+    report = Report()
+    with pytest.raises(ValueError, match="both near and within"):
+        report.figure("x", 1.0, near=1.0)
+    with pytest.raises(ValueError, match="rows of 2 cells"):
+        report.table("t", ["a", "b"], [[1, 2], [1]])
+    for name in ("../up", "A b", ""):
+        with pytest.raises(ValueError, match="a new name"), report.picture(name, alt="", caption=""):
+            pass
+
+
+def test_fits_are_counted_and_followed():
+    from weft import Regressor
+
+    seen = []
+    report = Report(progress=lambda share, what: seen.append((share, what)))
+    report.plan(2)
+    x = np.linspace(0, 1, 20)[:, None]
+    learner = Regressor(hidden=(4,), steps=10, replicas=3, random_state=0)
+    assert report.fit(learner, x, x[:, 0], what="fitting") is learner
+    assert learner.callbacks == ()
+    assert (report.trainings, report.steps) == (3, 30)
+    shares = [share for share, _ in seen]
+    assert shares == sorted(shares)
+    assert shares[-1] == 0.5
+    assert len(set(shares)) == 10
+    assert list(report.each("ab", "walking")) == ["a", "b"]
+    assert seen[-1] == (1.0, "walking")
+
+
+# --- pictures -----------------------------------------------------------------------------------------
+
+
+def drawing(name="one"):
+    with canvas(2, size=(4, 2)) as (figure, (left, right)):
+        left.plot([0, 1], [0, 1], label="a < b & c")
+        left.legend()
+        right.imshow([[0.0, 1.0], [1.0, 0.0]])
+        return svg(figure, name=name, alt='less < more & "so"')
+
+
+def test_a_picture_is_one_svg_that_links_to_nothing():
+    text = drawing()
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg")
+    assert root.find("{http://www.w3.org/2000/svg}title").text == 'less < more & "so"'
+    assert text.startswith("<svg")
+    assert "a &lt; b &amp; c" in text, "text stays text"
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            if name.endswith("href"):
+                assert value.startswith(("#one-", "data:image/png"))
+            if name == "id":
+                assert value.startswith("one-")
+            for target in re.findall(r"url\((.*?)\)", value):
+                assert target.startswith("#one-")
+    assert text == drawing(), "the same picture is the same text"
+    ids = [set(re.findall(r'id="([^"]+)"', drawing(name))) for name in ("one", "two")]
+    assert not ids[0] & ids[1]
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_kept_with_its_pictures(folder, tmp_path):
+    out = tmp_path / "out"
+    told = []
+    result = reproduce(folder / "coin.py", out=out, progress=lambda share, what: told.append((share, what)))
+    where = out / "claims" / "coin"
+    assert json.loads((where / "result.json").read_text()) == result == last("coin", out)
+    assert (result["format"], result["kind"], result["name"], result["scale"]) == (1, "claim", "coin", "quick")
+    assert result["verdict"] == "holds"
+    assert result["seeds"] == [0, 1, 2, 3]
+    assert result["setting"] == {"seeds": "4", "throws": "10000", "truth": "0.5"}
+    assert result["figures"][0]["reference"] == "1/2; here 0.5 ± 0.02"
+    assert result["figures"][1] == {
+        "name": "heads of a million",
+        "reference": "1/2",
+        "measured": None,
+        "interval": None,
+        "unit": "",
+        "holds": None,
+    }
+    assert result["budget"]["trainings"] == 4
+    assert result["budget"]["steps"] == 40_000
+    assert result["command"] == f"weft reproduce coin --quick --folder {folder}"
+    assert result["machine"]["cores"] >= 1
+    assert result["versions"]["torch"]
+    assert [p["file"] for p in result["pictures"]] == ["heads.svg"]
+    ElementTree.parse(where / "heads.svg")
+    assert told[-1] == (1.0, "throwing")
+
+    (where / "of an earlier run.svg").write_text("<svg/>")
+    again = reproduce(folder / "coin.py", scale="full", seeds=2, out=out)
+    assert again["seeds"] == [0, 1]
+    assert again["command"].startswith("weft reproduce coin --full --seeds 2")
+    assert sorted(p.name for p in where.iterdir()) == ["heads.svg", "result.json"]
+    assert last("coin", out)["scale"] == "full"
+
+
+def test_a_claim_can_fail(folder, tmp_path):
+    (folder / "coin.py").write_text(COIN.replace('"truth": 0.5', '"truth": 0.6'))
+    result = reproduce(folder / "coin.py", out=tmp_path)
+    assert result["verdict"] == "fails"
+    assert "heads: " in result["why"]
+
+
+def test_seeds_and_scales_out_of_range(folder):
+    with pytest.raises(ValueError, match="expected scale to be 'quick' or 'full', got 'huge'"):
+        reproduce(folder / "coin.py", scale="huge")
+    for seeds in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match="expected a number of seeds >= 1"):
+            reproduce(folder / "coin.py", seeds=seeds)
+
+
+def test_listing_reads_files_and_runs_none(folder):
+    (folder / "evil.py").write_text(f"import pathlib\npathlib.Path({str(folder / 'ran')!r}).touch()\n{COIN}")
+    found = listed(folder)
+    assert [claim.name for claim in found] == ["coin", "evil"]
+    assert found[0].statement == "Half of the throws show heads."
+    assert found[0].reference == "Bernoulli, 1713"
+    assert not (folder / "ran").exists()
+    load(folder / "evil.py")
+    assert (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = (", "expected a claim in .* got no Python"),
+        ("x = 1", "expected a subclass of weft.bench.claims.Claim"),
+    ],
+)
+def test_files_that_are_no_claims_are_named(folder, text, message):
+    (folder / "coin.py").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        listed(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("import numpy as np", "import no_such_module"), "got ModuleNotFoundError: No module named 'no_such_module'"),
+        (('"Bernoulli, 1713"', '" "'), "expected Coin.reference to be a text"),
+        (('{"seeds": 8, ', '{"seeds": 0, '), "expected Coin.full to be a dictionary with a number of 'seeds' >= 1"),
+        (
+            ("class Coin(Claim):", "class Other(Claim):\n    pass\n\nclass Coin(Claim):"),
+            "expected one subclass of Claim",
+        ),
+    ],
+)
+def test_claims_that_say_too_little_are_refused(folder, change, message):
+    assert change[0] in COIN
+    (folder / "coin.py").write_text(COIN.replace(*change))
+    with pytest.raises(ValueError, match=re.escape(message) if "." not in message else message):
+        load(folder / "coin.py")
+
+
+def test_a_claim_must_run():
+    with pytest.raises(NotImplementedError, match="does not define run"):
+        Claim().run(SimpleNamespace(), [0], Report())
+
+
+def test_folders_that_are_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="expected a folder of claims"):
+        listed(tmp_path / "nowhere")
+    assert last("coin", tmp_path) is None
+    (tmp_path / "claims" / "coin").mkdir(parents=True)
+    for text in ("{", "[]", '{"kind": "study", "format": 1}'):
+        (tmp_path / "claims" / "coin" / "result.json").write_text(text)
+        assert last("coin", tmp_path) is None
+
+
+def test_the_example_of_the_module_is_a_claim(folder):
+    import weft.bench.claims as module
+
+    block = re.search(r"    class Coin\(Claim\):.*?\n\n(?=The texts)", module.__doc__, re.DOTALL).group()
+    text = "import numpy as np\nfrom weft.bench.claims import Claim, mean_of\n" + textwrap.dedent(block)
+    (folder / "coin.py").write_text(text)
+    assert reproduce(folder / "coin.py")["verdict"] == "holds"
+
+
+# --- commands -----------------------------------------------------------------------------------------
+
+
+def test_the_commands_list_and_run(folder, tmp_path):
+    out = tmp_path / "out"
+    ask = ("--folder", folder, "--out", out)
+    before = command("claims", *ask)
+    assert before.exit_code == 0
+    assert "not run yet" in before.output
+    ran = command("reproduce", "coin", *ask)
+    assert ran.exit_code == 0, ran.output
+    for part in ("Half of the throws", "1/2; here 0.5 ± 0.02", "not run at this scale", "budget:", "verdict: holds"):
+        assert part in ran.output
+    after = command("claims", *ask, "--json")
+    (claim,) = json.loads(after.output)["claims"]
+    assert (claim["name"], claim["verdict"], claim["scale"]) == ("coin", "holds", "quick")
+    assert "holds (quick" in " ".join(command("claims", *ask).output.split())
+
+
+def test_the_exit_status_tells_of_failures_and_the_others_are_run(folder, tmp_path):
+    (folder / "bent.py").write_text(COIN.replace('"truth": 0.5', '"truth": 0.6'))
+    (folder / "broken.py").write_text(COIN.replace("heads = []", "raise RuntimeError('no coin <here>')"))
+    ran = command("reproduce", "--all", "--folder", folder, "--out", tmp_path, "--json")
+    assert ran.exit_code == 1
+    found = json.loads(ran.stdout)
+    assert {c["name"]: c["verdict"] for c in found["claims"]} == {"bent": "fails", "coin": "holds"}
+    assert found["errors"] == {"broken": "RuntimeError: no coin <here>"}
+    assert last("broken", tmp_path) is None
+    shown = command("reproduce", "bent", "coin", "--folder", folder, "--out", tmp_path)
+    assert shown.exit_code == 1
+    assert "verdict: fails" in shown.output
+    assert command("reproduce", "coin", "--seeds", 2, "--folder", folder, "--out", tmp_path).exit_code == 0
+    assert last("coin", tmp_path)["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected names of claims or --all, got neither"),
+        (["coin", "--all"], "expected names of claims or --all, got both"),
+        (["coin", "--quick", "--full"], "expected --quick or --full, got both"),
+        (["cion"], "did you mean 'coin'?"),
+    ],
+)
+def test_wrong_usage_takes_one_line(folder, tmp_path, arguments, message):
+    ran = command("reproduce", *arguments, "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == 1
+    assert message in " ".join(ran.output.split())
+
+
+def test_an_interrupted_claim_keeps_those_before_it(folder, tmp_path):
+    (folder / "later.py").write_text(COIN.replace("heads = []", "raise KeyboardInterrupt"))
+    ran = command("reproduce", "--all", "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == 130
+    assert "interrupted in later; 1 claims before it are kept" in " ".join(ran.output.split())
+    assert last("coin", tmp_path)["verdict"] == "holds"
+
+
+def test_names_of_files_cannot_steer_the_terminal(folder, tmp_path):
+    (folder / "coin.py").write_text(COIN.replace("A fair coin", "A [bold]fair\\x1b[31m coin"))
+    ran = command("reproduce", "coin", "--folder", folder, "--out", tmp_path)
+    assert "\x1b" not in ran.output
+    assert "[bold]fair" in ran.output
+
+
+def test_wefts_own_claims_are_found():
+    assert claims_folder() == Path(__file__).parents[2] / "claims"
+    assert {claim.name for claim in listed()} >= {
+        "bias_variance",
+        "policy_gradient",
+        "posterior",
+        "ring",
+        "sinusoids",
+        "spirals",
+        "test_set_tuning",
+    }
