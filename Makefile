@@ -45,7 +45,7 @@ reproduce: setup  ## every claim in its full setting, with the gallery: out/clai
 	$(BIN)/weft report out/claims
 
 docs: setup  ## the documentation, in out/docs
-	$(BIN)/python -m sphinx -W --keep-going -q docs out/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -d out/doctrees docs out/docs
 
 lint: setup  ## style and types
 	$(BIN)/ruff check .

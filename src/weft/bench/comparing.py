@@ -176,7 +176,7 @@ class Comparing:
         try:
             self._agree()
             path = Path(self.study.data)
-            here = str(path.resolve()) if path.is_file() else self.study.data
+            here = os.path.relpath(path.resolve(), folder.resolve()) if path.is_file() else self.study.data
             write_text(folder / "study.toml", dataclasses.replace(self.study, data=here).to_toml())
         except BaseException:
             self.lock.close()

@@ -1,0 +1,278 @@
+"""What Sphinx makes from the code while it builds: the catalogue from docstrings, the gallery from claims."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+from weft.core.catalogue import FAMILIES, Entry, entries
+
+__all__ = ["setup"]
+
+ROOT = Path(__file__).parents[1]
+log = logging.getLogger(__name__)
+
+
+# --- the catalogue ------------------------------------------------------------------------------------
+
+
+def sections(text: str) -> dict[str, str]:
+    """A docstring by its headings (`Args`, `References`, ...); what stands before them under the empty name.
+
+    Examples that stand without a heading of their own are put under `Example`.
+    """
+    found: dict[str, list[str]] = {"": []}
+    name = ""
+    for line in text.splitlines():
+        heading = re.fullmatch(r"(\w+):", line)
+        if heading:
+            name = heading.group(1)
+        elif name and line and not line.startswith(" "):
+            name = ""
+        if not name and line.startswith(">>>"):
+            name = "Example"
+        if not heading:
+            found.setdefault(name, []).append(line)
+    return {name: inspect.cleandoc("\n".join(lines)) for name, lines in found.items()}
+
+
+def arguments(text: str) -> list[tuple[str, str]]:
+    """The names of an `Args` section with what is said of each."""
+    parts: list[list[str]] = []
+    for line in text.splitlines():
+        begins = re.match(r"([\w, ]+): ?(.*)", line)
+        if begins and not line.startswith(" "):
+            parts.append([begins.group(1), begins.group(2)])
+        elif parts:
+            parts[-1][1] += " " + line.strip()
+    return [(name, said.strip()) for name, said in parts]
+
+
+def described(entry: Entry) -> str:
+    """A method as Markdown: its signature, what it is, its arguments, reference and example."""
+    said = sections(inspect.getdoc(entry.cls) or "")
+    home = Path(inspect.getfile(entry.cls)).relative_to(ROOT)
+    body = said[""].partition("\n")[2].strip()
+    lines = [f"## {entry.name}", "", entry.summary, ""]
+    signature = str(inspect.signature(entry.cls)).partition(" -> ")[0]
+    signature = re.sub(r": [^=,()]+(?:\[[^\]]*\][^=,()]*)*(?= = |,|\))", "", signature).replace(" = ", "=")
+    lines += ["```python", f"from weft.{entry.family} import {entry.cls.__name__}", ""]
+    lines += [f"{entry.cls.__name__}{signature}", "```", "", body, ""]
+    if "Args" in said:
+        lines += ["**Arguments**", ""] + [f"- `{name}`: {text}" for name, text in arguments(said["Args"])] + [""]
+    lines += _facts(entry)
+    if entry.reference:
+        lines += [f"**Reference**: {entry.reference}", ""]
+    if "Example" in said:
+        lines += ["**Example**", "", "```pycon", said["Example"], "```", ""]
+    return "\n".join([*lines, f"Its file: `{home}`.", ""])
+
+
+def _facts(entry: Entry) -> list[str]:
+    """What the class itself declares."""
+    if entry.family == "objectives":
+        cls: Any = entry.cls
+        offered = ", ".join(f"`{name}`" for name in sorted(cls.capabilities())) or "nothing"
+        name, direction = cls.progress
+        facts = [f"**Once trained it offers** {offered}. Its progress measure is `{name}` ({direction})."]
+        if cls.players:
+            facts.append(f"It is a game of {' and '.join(f'`{player}`' for player in cls.players)}.")
+        refusing = [(e.name, e.cls().refuses(cls())) for e in entries("strategies")]
+        facts += [_refusals("It is refused by", refusing)]
+    elif entry.family == "strategies":
+        strategy = entry.cls()
+        neutral = ", ".join(f"`{name}={value!r}`" for name, value in strategy.neutral.items())
+        facts = [f"**It is plain ERM at** {neutral}."] if neutral else []
+        refused = [(e.name, strategy.refuses(e.cls())) for e in entries("objectives")]
+        facts += [_refusals("It refuses", refused)]
+        facts.append(f"On the command line: `--strategy {entry.name}`.")
+    elif entry.family == "sources":
+        kind: Any = entry.cls
+        facts = ["Its batches are episodes."] if kind.episodic else []
+    else:
+        facts = []
+    return [" ".join(fact for fact in facts if fact), ""]
+
+
+def _refusals(what: str, found: list[tuple[str, str | None]]) -> str:
+    told = [f"`{name}` ({reason})" for name, reason in found if reason]
+    return f"{what} {'; '.join(told)}." if told else ""
+
+
+class Catalogue(SphinxDirective):
+    """`{catalogue} FAMILY`: every method of a family."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """One section for each method."""
+        self.env.note_reread()
+        family = directives.choice(self.arguments[0], FAMILIES)
+        text = "\n".join(described(entry) for entry in sorted(entries(family), key=lambda entry: entry.name))
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
+class Families(SphinxDirective):
+    """`{families}`: the whole catalogue as tables of names and summaries, with links."""
+
+    def run(self) -> list[nodes.Node]:
+        """One section for each family."""
+        self.env.note_reread()
+        lines = []
+        for family in FAMILIES:
+            lines += [f"## {family.capitalize()}", "", "| name | what it does |", "|---|---|"]
+            for entry in sorted(entries(family), key=lambda entry: entry.name):
+                summary = entry.summary.replace("|", "\\|")
+                lines.append(f"| [{entry.name}]({family}.md#{entry.name}) | {summary} |")
+            lines.append("")
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+
+# --- the gallery --------------------------------------------------------------------------------------
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    """The results of claims in OUT/claims, by name; each knows its folder."""
+    found = []
+    for path in sorted((out / "claims").glob("*/result.json")):
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+            if result["format"] != 1 or result["kind"] != "claim":
+                raise ValueError(f"format {result['format']!r}, kind {result['kind']!r}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("expected the result of a claim (format 1) in %s, got %s; run it again", path, error)
+            continue
+        found.append({**result, "folder": path.parent})
+    return found
+
+
+def stated(known: set[str]) -> list[dict[str, Any]]:
+    """The claims that have no result yet, as their files state them."""
+    from weft.bench.claims import listed
+
+    told = {"verdict": "not run", "why": "It has not been run here yet."}
+    return [
+        {**told, **{name: getattr(claim, name) for name in ("name", "title", "statement", "reference", "tolerance")}}
+        for claim in listed()
+        if claim.name not in known
+    ]
+
+
+SIGNS = {"holds": "✓ holds", "fails": "✗ fails"}
+
+
+class Gallery(SphinxDirective):
+    """`{gallery}`: every claim with its verdict, figures and pictures."""
+
+    def run(self) -> list[nodes.Node]:
+        """An overview, then one section for each claim."""
+        out = Path(os.environ.get("WEFT_OUT", ROOT / "out"))
+        found = results(out)
+        self.env.note_reread()
+        found += stated({result["name"] for result in found})
+        overview = table(["claim", "verdict"], [[result["title"], badge(result)] for result in found])
+        return [overview, *(self.section(result) for result in found)]
+
+    def section(self, result: dict[str, Any]) -> nodes.section:
+        """One claim: the statement and the verdict first."""
+        section = nodes.section(ids=[nodes.make_id(result["name"])], names=[result["name"]])
+        section += nodes.title("", result["title"])
+        section += nodes.paragraph("", "", nodes.strong("", result["statement"]))
+        section += nodes.paragraph("", "", badge(result), nodes.Text(f" {result.get('why', '')}"))
+        for picture in result.get("pictures", []):
+            section += self.picture(result["folder"] / Path(picture["file"]).name, picture)
+        figures = result.get("figures", [])
+        if figures:
+            rows = [[f["name"], f["reference"], measured(f), judged(f)] for f in figures]
+            section += table(["figure", "reference", "measured", "holds"], rows)
+        for extra in result.get("tables", []):
+            section += nodes.paragraph("", "", nodes.strong("", extra["title"]))
+            section += table(extra["columns"], [[shown(cell) for cell in row] for row in extra["rows"]])
+        if result.get("tolerance"):
+            section += nodes.paragraph("", f"Tolerance: {result['tolerance']}")
+        section += nodes.paragraph("", f"Reference: {result['reference']}")
+        if result.get("budget"):
+            section += nodes.paragraph("", spent(result))
+        if result.get("command"):
+            section += nodes.paragraph("", "Run it again: ", nodes.literal("", result["command"]))
+        return section
+
+    def picture(self, path: Path, picture: dict[str, str]) -> nodes.Node:
+        """A picture beside the result, copied into the site."""
+        source = Path(self.env.doc2path(self.env.docname)).parent
+        image = nodes.image(uri=os.path.relpath(path, source), alt=picture["alt"])
+        figure = nodes.figure("", image, classes=["claim-picture"])
+        if picture.get("caption"):
+            figure += nodes.caption("", picture["caption"])
+        return figure
+
+
+def judged(figure: dict[str, Any]) -> str:
+    """Whether a figure holds; one without a bound is told, not judged."""
+    if figure["holds"] is None:
+        return "not run" if figure["measured"] is None else ""
+    return "yes" if figure["holds"] else "no"
+
+
+def badge(result: dict[str, Any]) -> nodes.inline:
+    """The verdict, by its word and a sign."""
+    verdict = result["verdict"]
+    return nodes.inline("", SIGNS.get(verdict, verdict), classes=["verdict", verdict if verdict in SIGNS else "open"])
+
+
+def shown(value: Any) -> str:
+    """A cell of a table."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def measured(figure: dict[str, Any]) -> str:
+    """A figure with its interval and unit."""
+    from weft.bench.claims import shown as as_claims
+
+    return "-" if figure["measured"] is None else as_claims(figure)
+
+
+def spent(result: dict[str, Any]) -> str:
+    """The budget and the scale."""
+    budget, seeds = result["budget"], result.get("seeds", [])
+    return (
+        f"Scale: {result['scale']}, {len(seeds)} seeds, {budget['trainings']} trainings, {budget['steps']} steps, "
+        f"{budget['seconds']:.0f} s; weft {result['weft']}, {result['date']}."
+    )
+
+
+def table(head: list[str], rows: list[list[Any]]) -> nodes.table:
+    """A table of texts or nodes."""
+
+    def row(cells: list[Any]) -> nodes.row:
+        made = nodes.row()
+        for cell in cells:
+            inner = cell if isinstance(cell, nodes.Node) else nodes.Text(str(cell))
+            made += nodes.entry("", nodes.paragraph("", "", inner))
+        return made
+
+    group = nodes.tgroup(cols=len(head))
+    group += [nodes.colspec(colwidth=1) for _ in head]
+    group += nodes.thead("", row(head))
+    group += nodes.tbody("", *[row(cells) for cells in rows])
+    return nodes.table("", group, classes=["colwidths-auto"])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Sphinx's entry."""
+    app.add_directive("catalogue", Catalogue)
+    app.add_directive("families", Families)
+    app.add_directive("gallery", Gallery)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

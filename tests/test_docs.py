@@ -1,0 +1,191 @@
+"""The documentation: every block of code runs, what is shown is what comes, every link leads somewhere."""
+
+import html
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+_spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs" / "pages.py")
+pages = importlib.util.module_from_spec(_spec)
+sys.modules["docs_pages"] = pages
+_spec.loader.exec_module(pages)
+
+
+def _name(page):
+    return str(page.relative_to(pages.HERE))
+
+
+@pytest.mark.parametrize("page", pages.pages(), ids=_name)
+def test_the_page_runs(page, tmp_path):
+    pages.run(page, tmp_path)
+
+
+def test_every_guide_has_something_to_run():
+    made = {"gallery.md", "support.md", "vectorized.md"}
+    for page in pages.pages():
+        if page.name in made or page.parent.name == "catalogue":
+            continue
+        kinds = {block.language for block in pages.blocks(page) if "peer" not in block.marks}
+        assert kinds & {"python", "console"}, page
+
+
+def _page(folder, text):
+    page = pages.HERE / "index.md"
+
+    class Page(type(page)):
+        def read_text(self, encoding=None):
+            return text
+
+    return Page(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```pyhton\n1\n```\n", "got 'pyhton'"),
+        ("```python per\n1\n```\n", "got 'python per'"),
+        ("```\n1\n```\n", "got ''"),
+        ("```{tocree}\n```\n", "expected a directive"),
+        ("```python\n1\n", "expected the fence to be closed"),
+        ("```python\nprint(1)\n```\n```text output\n2\n```\n", "got\n1"),
+        ("```python\nprint(.5)\n```\n```text output within=0.1\n0.61\n```\n", "got\n0.5"),
+        ("```python\nprint('a 1')\n```\n```text output digits\nb 2\n```\n", "got\na 1"),
+        ("```console\n$ weft --version\nweft 17\n```\n", "expected\nweft 17"),
+        ("```console\n$ weft show nothing\n```\n", "expected exit status 0"),
+        ("```console\n$ false\n```\n", "expected exit status 0"),
+        ("```console\nweft --version\n```\n", "expected a line that begins"),
+        ("```sh\nweft fit x.csv --targt y\n```\n", "--targt"),
+        ("```sh\nweft fot x.csv\n```\n", "expected a command of weft"),
+        ("```toml\na = \n```\n", "Invalid value"),
+    ],
+)
+def test_what_does_not_hold_is_told(text, message, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pages.run(_page(tmp_path, text), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint('a  0.50')\n```\n```text output within=0.1\na 0.55\n```\n",
+        "```python\nprint(1, 2); print(3); print(4)\n```\n```text output\n1 2\n...\n4\n```\n",
+        "```console digits\n$ weft --version\nweft 9.9.9\n```\n",
+        "```console\n$ echo a \\\n> b\na b\n```\n",
+        "```sh\nmake docs\nweft fit x.csv --target y   # a comment\n```\n",
+        "```python peer\nimport nothing\n```\n",
+        "```toml file=a/b.toml\nc = 1\n```\n```console\n$ cat a/b.toml\nc = 1\n```\n",
+    ],
+)
+def test_what_holds_passes(text, tmp_path):
+    pages.run(_page(tmp_path, text), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["```python\n1 / 0\n```\n", "```python peer\n1 +\n```\n"])
+def test_a_failure_is_raised_with_the_line_of_the_page(text, tmp_path):
+    with pytest.raises((ZeroDivisionError, SyntaxError)) as caught:
+        pages.run(_page(tmp_path, text), tmp_path)
+    last = caught.traceback[-1].lineno + 1 if caught.type is ZeroDivisionError else caught.value.lineno
+    assert last == 2
+
+
+RESULT = {
+    "format": 1,
+    "kind": "claim",
+    "name": "spirals",
+    "title": "Spirals & <script>alert(1)</script>",
+    "statement": "A | B, *not* starred",
+    "reference": "Nobody, 1900",
+    "scale": "quick",
+    "seeds": [0, 1],
+    "setting": {},
+    "figures": [
+        {"name": "accuracy", "reference": "97", "measured": 98.5, "interval": [97.0, 99.0], "unit": "%", "holds": True},
+        {"name": "too long", "reference": "12", "measured": None, "interval": None, "unit": "", "holds": None},
+    ],
+    "verdict": "fails",
+    "why": "Because.",
+    "tolerance": "None.",
+    "tables": [{"title": "All", "columns": ["a", "b"], "rows": [["x", 0.123456], [None, 3]]}],
+    "pictures": [{"file": "dots.svg", "alt": "Some dots", "caption": "Look at the dots."}],
+    "budget": {"seconds": 1.0, "trainings": 2, "steps": 30},
+    "weft": "0.1.0",
+    "date": "2026-11-15T12:00:00+00:00",
+    "command": "weft reproduce spirals",
+}
+
+
+def _build(folder, out):
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "trees"]
+    command += [ROOT / "docs", folder / "html"]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "WEFT_OUT": str(out)}
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole site with one claim's result, built strictly: a link that leads nowhere is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    claim = folder / "out" / "claims" / "spirals"
+    claim.mkdir(parents=True)
+    (claim / "result.json").write_text(json.dumps(RESULT), encoding="utf-8")
+    (claim / "dots.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', encoding="utf-8")
+    done = _build(folder, folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_the_site_needs_no_network(site):
+    found = list(site.rglob("*.html"))
+    assert len(found) >= len(pages.pages())
+    for path in [*found, *site.rglob("*.css"), *site.rglob("*.js")]:
+        text = path.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\bsrc=\"(?:https?:)?//[^\"]*", text)
+        loaded += re.findall(r"<link[^>]*\bhref=\"(?:https?:)?//[^\"]*", text)
+        loaded += re.findall(r"url\(['\"]?(?:https?:)?//[^)]*|@import[^;]*", text)
+        assert not loaded, (path.name, loaded)
+        assert not re.search(r"pypi\.org|pythonhosted|/simple/", text), path.name
+
+
+def test_the_catalogue_holds_every_method(site):
+    from weft.core.catalogue import entries
+
+    for entry in entries():
+        text = (site / "catalogue" / f"{entry.family}.html").read_text(encoding="utf-8")
+        assert f'id="{entry.name}"' in text
+        overview = (site / "catalogue" / "index.html").read_text(encoding="utf-8")
+        assert f"{entry.family}.html#{entry.name}" in overview
+
+
+def test_the_gallery_shows_results_and_what_was_not_run(site):
+    from weft.bench.claims import listed
+
+    text = (site / "gallery.html").read_text(encoding="utf-8")
+    assert "<script>alert(1)" not in text
+    assert "Spirals &amp; &lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "A | B, *not* starred" in text
+    assert "✗ fails" in text
+    assert "98.5 % [97, 99]" in text
+    assert "0.1235" in text
+    assert 'alt="Some dots"' in text
+    assert (site / "_images" / "dots.svg").exists()
+    others = [claim for claim in listed() if claim.name != "spirals"]
+    assert text.count(">not run</span>") == 2 * len(others)  # in the overview and in its own section
+    for claim in others:
+        assert claim.title in html.unescape(text)
+
+
+def test_a_damaged_result_of_a_claim_is_told(tmp_path):
+    claim = tmp_path / "out" / "claims" / "spirals"
+    claim.mkdir(parents=True)
+    (claim / "result.json").write_text('{"format": 2}', encoding="utf-8")
+    done = _build(tmp_path, tmp_path / "out")
+    assert done.returncode != 0
+    assert "expected the result of a claim (format 1)" in done.stderr
