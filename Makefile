@@ -24,7 +24,7 @@ help:  ## what there is to make
 
 setup: $(READY)  ## the environment in .venv, as locked (done by the others when needed)
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "expected Python 3.11 or later, found none; name one: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock

@@ -17,8 +17,8 @@ def digits_sites(random_state: int = 0, *, noise: float = 0.1) -> dict[str, Any]
 
     Beside the 64 pixels, in [0, 1] but for some noise, each row has 16 marks. At site s mark j is +1 or -1 as the
     label is, times a sign that belongs to s and j: within a site any mark tells the label, and from site to site
-    the signs flip; at Helsinki each is the opposite of what it is at most of the others. So marks are an easy way to be right at the sites that one has seen, and of no use at the
-    last; what the pixels say holds everywhere.
+    the signs flip; at Helsinki each is the opposite of what it is at most of the others. So marks are an easy way
+    to be right at the sites that one has seen, and mislead at the last; what the pixels say holds everywhere.
 
     Args:
         random_state: draws sites, signs and noise.
