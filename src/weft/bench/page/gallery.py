@@ -38,6 +38,8 @@ _KINDS = {
 LARGEST = 1_500_000  # bytes of a picture that is put into the page
 _HOLDS = {True: "holds", False: "fails"}
 
+MOST_ROWS = 10  # longer tables are folded
+
 
 def tally(claims: list[tuple[Path, Json]]) -> str:
     """The verdicts in a sentence.
@@ -188,13 +190,10 @@ def _figures(claim: Json, names: Names) -> Markup | None:
 
 
 def _given(given: Json, claim: Json, names: Names) -> Markup:
-    return table(
-        str(given.get("title", "")),
-        [str(c) for c in given.get("columns") or []],
-        [list(row) for row in given.get("rows") or []],
-        names=names,
-        file=f"{claim.get('name')}-{given.get('title')}",
-    )
+    title, rows = str(given.get("title", "")), [list(row) for row in given.get("rows") or []]
+    heads = [str(c) for c in given.get("columns") or []]
+    shown = table(title, heads, rows, names=names, file=f"{claim.get('name')}-{title}")
+    return shown if len(rows) <= MOST_ROWS else details(f"{title} ({len(rows)} rows)", shown)
 
 
 def _figure(folder: Path, given: Json, name: str) -> Markup:
