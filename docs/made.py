@@ -176,10 +176,12 @@ class Gallery(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """An overview, then one section for each claim."""
-        out = Path(os.environ.get("WEFT_OUT", ROOT / "out"))
-        found = results(out)
+        given = os.environ.get("WEFT_OUT")
+        folders = [Path(given)] if given else [ROOT / "docs" / "results", ROOT / "out"]  # what is newer counts
+        newest = {result["name"]: result for folder in folders for result in results(folder)}
+        found = [newest[name] for name in sorted(newest)]
         self.env.note_reread()
-        found += stated({result["name"] for result in found})
+        found += stated(set(newest))
         overview = table(["claim", "verdict"], [[result["title"], badge(result)] for result in found])
         return [overview, *(self.section(result) for result in found)]
 

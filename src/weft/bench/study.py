@@ -93,7 +93,10 @@ class Study:
         study._check()
         if study.data == BUNDLED:  # its marks are right at every site that training sees: validation there cannot tell
             rule, test = study.selection or "leave-one-out", study.test or (SITES[-1],)
-            study = dataclasses.replace(study, target="label", environment="site", test=test, selection=rule)
+            methods = study.methods or ("erm", "and-mask")  # two, so that a first look takes minutes
+            study = dataclasses.replace(
+                study, target="label", environment="site", test=test, selection=rule, methods=methods
+            )
         if not study.selection:
             study = dataclasses.replace(study, selection="training-domain" if study.environment else "validation")
         return study
