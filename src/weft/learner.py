@@ -103,6 +103,7 @@ class Learner(BaseEstimator):
         stop_reason_: why training ended; with replicas a list.
         seeds_: the seed of each replica.
         tasks_: the tasks consolidated so far.
+        environments_: the environments' names by number, where the objective reads them.
         n_steps_: updates made.
 
     Example:

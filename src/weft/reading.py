@@ -267,6 +267,18 @@ def _environments(environment: Any, rows: int) -> np.ndarray[Any, Any]:
     return names
 
 
+def _same_environments(learner: Learner, names: np.ndarray[Any, Any], reset: bool) -> None:
+    """Keeps the environments when training starts, where the objective numbers them; raises where others come."""
+    found = np.unique(names)
+    known = found if reset else getattr(learner, "environments_", found)
+    if not np.array_equal(known, found):
+        raise ValueError(
+            f"expected the environments that training began with, {known.tolist()}, got {found.tolist()}; "
+            f"{type(learner._objective()).__name__} numbers them: fit anew"
+        )
+    learner.environments_ = known
+
+
 # --- all of them ------------------------------------------------------------------------------------
 
 
@@ -300,6 +312,8 @@ def read(
         data["weight"] = weight
     if environment is not None:
         data["environment"] = _environments(environment, rows)
+        if "environment" in objective.fields:
+            _same_environments(learner, data["environment"], reset)
     return data
 
 
@@ -323,12 +337,19 @@ def sources(learner: Learner, data: dict[str, Any]) -> tuple[Source, Source | No
             f"{strategy!r} compares environments, got one only ({np.unique(environment).tolist()[0]!r}); with a single "
             "environment use ERM()"
         )
+    reads = "environment" in learner._objective().fields
+    if reads and environment is None:
+        raise ValueError(
+            f"{type(learner._objective()).__name__} reads the environment of each row, got none; call "
+            "fit(X, y, environment=...)"
+        )
     held = _validation(learner)
     share = held if isinstance(held, float) else 0.0
     strata = data["y"].numpy() if "classes" in data and not grouped and share else None
     size = None if learner.batch_size is None else learner.batch_size * learner.accumulate
     data = _moved(data, device)
     common = {"holdout": share, "strata": strata, "environment": environment, "grouped": grouped}
+    common["with_environment"] = reads
     source = Arrays(**data, **common, batch_size=size)
     if isinstance(held, float):
         return source, Arrays(**data, **{**common, "grouped": False}, part="validation")

@@ -12,9 +12,27 @@ from weft.attacks import PGD
 from weft.core.catalogue import entries
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
-from weft.objectives import GAN, REINFORCE, Classification, LeastSquares, Regression
+from weft.objectives import DANN, GAN, REINFORCE, Classification, LeastSquares, Regression
 from weft.sources import Arrays, Episodes, Rollouts
-from weft.strategies import ERM, EWC, MAML, AdversarialTraining, ANDMask
+from weft.strategies import (
+    CORAL,
+    ERM,
+    EWC,
+    IRM,
+    L1,
+    L2,
+    MAML,
+    MMD,
+    AdversarialTraining,
+    ANDMask,
+    Fishr,
+    GeometricMean,
+    GroupDRO,
+    PCGrad,
+    SANDMask,
+    TemporalANDMask,
+    VREx,
+)
 
 rng = np.random.default_rng(0)
 ROWS = 120
@@ -71,6 +89,19 @@ OBJECTIVES = {
         {"X": ring(ROWS, sigma=0.05)},
         steps=150,
     ),
+    "dann": Case(
+        lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
+        source=lambda kind: Arrays(
+            torch.as_tensor(X),
+            torch.as_tensor(LABEL),
+            environment=SITE,
+            with_environment=True,
+            grouped=kind == "groups",
+            batch_size=30,
+            classes=2,
+        ),
+        settings={"optimizer": ADAM},
+    ),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),
@@ -85,12 +116,27 @@ STRATEGIES = {
     "and-mask, every example": ANDMask(threshold=0.05, each="example"),
     "ewc": EWC(strength=1.0),
     "maml": MAML(inner_lr=0.05),
+    "l1": L1(strength=1e-3),
+    "l2": L2(strength=1e-3),
+    "coral": CORAL(strength=0.5),
+    "mmd": MMD(strength=0.5),
+    "fishr": Fishr(strength=10.0, anneal=2),
     "adversarial-training": AdversarialTraining(PGD(eps=0.05)),
+    "geometric-mean": GeometricMean(threshold=0.4, fallback=True),
+    "irm": IRM(strength=1.0),
+    "vr-ex": VREx(strength=1.0),
+    "group-dro": GroupDRO(rate=0.1),
+    "temporal-and-mask": TemporalANDMask(threshold=0.3),
+    "pc-grad": PCGrad(),
+    "sand-mask": SANDMask(threshold=0.3),
 }
 
 SOURCES = {
     "arrays": lambda: Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=25, classes=2),
     "arrays, grouped": lambda: Arrays(torch.as_tensor(X), environment=SITE, batch_size=25, grouped=True),
+    "arrays, with environment": lambda: Arrays(
+        torch.as_tensor(X), environment=SITE, batch_size=25, with_environment=True
+    ),
     "arrays, held out": lambda: Arrays(torch.as_tensor(X), batch_size=25, holdout=0.25),
     "arrays, weighted": lambda: Arrays(torch.as_tensor(X), weight=torch.rand(ROWS) + 0.1, batch_size=7),
     "episodes": lambda: Episodes(sinusoids, tasks=3, shots=4, queries=5),

@@ -81,6 +81,41 @@ def test_bad_counts(wrong):
         spirals(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("preset", "rows", "environments", "shortcuts", "variance"),
+    [
+        ("small", 512, 16, 16, 1.0),
+        ("paper", 1280, 32, 32, 0.1),
+        ("code", 1024, 16, 8, 1.0),
+        ("readme", 1024, 16, 16, 1.0),
+    ],
+)
+def test_presets(preset, rows, environments, shortcuts, variance):
+    X, _, environment = spirals(preset=preset, random_state=2)
+    assert X.shape == (rows * environments, 2 + shortcuts)
+    assert np.bincount(environment).tolist() == [rows] * environments
+    X_test, _ = spirals_test(preset=preset, random_state=2)
+    assert X_test.shape == (2000, 2 + shortcuts)
+    assert X_test[:, 2:].var() == pytest.approx(variance, rel=0.05)
+    one = X[np.unique(environment, return_index=True)[1], 2:]  # a row of each environment has all of its vector
+    count = environments * shortcuts
+    assert (one.astype(float) ** 2).mean() == pytest.approx(variance, rel=4 * np.sqrt(2 / count))
+    np.testing.assert_allclose(X[:, :2].std(0), 1.0, rtol=0.03)
+    # what is given goes before the preset, and the scale is only that
+    again, *_ = spirals(rows, preset=preset, scale=3.0, random_state=2)
+    np.testing.assert_allclose(again[:, 2:] * np.sqrt(variance) / 3, X[:, 2:], rtol=1e-5)
+    np.testing.assert_array_equal(again[:, :2], X[:, :2])
+    assert spirals(5, environments=3, shortcuts=1, preset=preset)[0].shape == (15, 3)
+
+
+def test_bad_presets():
+    for draw in (spirals, spirals_test):
+        with pytest.raises(ValueError, match="did you mean 'paper'"):
+            draw(preset="papers")
+        with pytest.raises(ValueError, match="expected scale to be a positive number, got 0"):
+            draw(scale=0)
+
+
 def accuracies(demo, strategy, replicas):
     X, y, environment = spirals(512, random_state=demo.DRAW)
     X_test, y_test = spirals_test(4000, random_state=demo.DRAW)

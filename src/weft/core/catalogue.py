@@ -72,8 +72,8 @@ def find(family: str, name: str, **settings: Any) -> Any:
     >>> find("strategies", "and-musk")
     Traceback (most recent call last):
         ...
-    ValueError: expected one of strategies among adversarial-training, and-mask, erm, ewc, maml, got 'and-musk'; \
-did you mean 'and-mask'?
+    ValueError: expected one of strategies among adversarial-training, and-mask, ..., got 'and-musk'; did you mean \
+'and-mask'?
     """
     known = {entry.name: entry.cls for entry in entries(family)}
     spelling = name if name in known else spelled(name)

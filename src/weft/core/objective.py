@@ -25,6 +25,7 @@ class Output:
         losses: shape `(n,)`, never reduced.
         logits: the predictive distribution's parameters, where there is one.
         features: the representation before the head, where there is one.
+        rescore: the losses as a function of the logits, where they are one; `rescore(logits)` gives `losses`.
         weight: one weight per loss, where the batch has them; set by the engine.
         buffers: the module's buffers after this forward (running statistics), set by the engine.
     """
@@ -32,6 +33,7 @@ class Output:
     losses: Tensor
     logits: Tensor | None = None
     features: Tensor | None = None
+    rescore: Callable[[Tensor], Tensor] | None = None
     weight: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
 

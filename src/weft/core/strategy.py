@@ -14,7 +14,7 @@ from weft.core.objective import Objective, Output
 if TYPE_CHECKING:
     from weft.core.source import Batch
 
-__all__ = ["Local", "Loss", "Params", "Strategy", "StrategyState", "Weave", "weave", "weighted_mean"]
+__all__ = ["Local", "Loss", "Params", "Strategy", "StrategyState", "Weave", "by_group", "weave", "weighted_mean"]
 
 Params = dict[str, Tensor]
 StrategyState = dict[str, Any]
@@ -44,6 +44,11 @@ def weighted_mean(gradients: Params, weights: Tensor) -> Params:
     return {name: torch.tensordot(weights.to(g.dtype), g, dims=1) for name, g in gradients.items()}
 
 
+def by_group(values: Tensor, batch: Batch) -> Tensor:
+    """Rows of a batch with the field `group` as `(groups, rows of each, ...)`."""
+    return values.unflatten(0, (batch["group"].shape[-1], -1))
+
+
 class Strategy(Configured):
     """Turns an objective's loss into an update. Every verb has an identity as its default.
 
@@ -60,6 +65,10 @@ class Strategy(Configured):
     Attributes:
         needs: gradients of the `mean` loss, one per `group`, or one per `example`.
         per_group: `wrap` must see one group at a time even if only the mean's gradient is needed.
+        across: `wrap` must see the rows of all groups in one pass, for a penalty that couples them. Its
+            batch has the field `group`, of shape `(n, groups)`, True where a row is of that group; rows
+            of a group stand together and all groups have as many (see `by_group`). It takes grouped
+            batches, so `needs` is `group`, but what is differentiated is one loss, the mean over all.
         episodic: its groups are episodes with a `support` and a `query` part.
         reads: what it reads of `Output` or of the objective beyond the losses.
         neutral: hyperparameters at which it is ERM.
@@ -69,6 +78,7 @@ class Strategy(Configured):
 
     needs: str = "mean"
     per_group: bool = False
+    across: bool = False
     episodic: bool = False
     reads: frozenset[str] = frozenset()
     neutral: ClassVar[dict[str, Any]] = {}
@@ -95,6 +105,10 @@ class Strategy(Configured):
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:
         """Another loss function of (params, batch)."""
         return loss
+
+    def observe(self, output: Output, batch: Batch, state: StrategyState) -> StrategyState:
+        """The state after a pass over all groups, where it is `across`; it may grow in the first one."""
+        return state
 
     def combine(
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
@@ -176,6 +190,7 @@ class Weave(Strategy):
         ranks = ("mean", "group", "example")
         self.needs = max((p.needs for p in parts), key=ranks.index, default="mean")
         self.per_group = any(p.per_group for p in parts)
+        self.across = any(p.across for p in parts)
         self.episodic = any(p.episodic for p in parts)
         self.reads = frozenset().union(*(p.reads for p in parts))
         if self.needs == "example" and self.per_group:
@@ -185,6 +200,14 @@ class Weave(Strategy):
                 f"expected strategies that agree on what a group is, got {whole!r}, which needs whole groups, and "
                 f"{single!r}, which makes every example its own group; let the latter work on environments"
             )
+        if self.across:
+            joint = next(p for p in parts if p.across)
+            for part in parts:
+                if not part.across and (part.does("combine") or part.per_group or part.needs != "mean"):
+                    raise ValueError(
+                        f"expected strategies that agree on what a loss is, got {joint!r}, whose penalty couples the "
+                        f"groups, and {part!r}, which takes each group by itself; keep one of them"
+                    )
 
     # Hyperparameters are those of the parts, by the parts' names in lower case.
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -251,6 +274,9 @@ class Weave(Strategy):
         for name, part in self._named():
             loss = part.wrap(loss, state[name])
         return loss
+
+    def observe(self, output: Output, batch: Batch, state: StrategyState) -> StrategyState:
+        return {name: part.observe(output, batch, state[name]) for name, part in self._named()}
 
     def combine(
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState

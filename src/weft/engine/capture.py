@@ -40,6 +40,13 @@ def _copy(into: Any, value: Any) -> None:
         into.copy_(value)
 
 
+def _same_form(a: Any, b: Any) -> bool:
+    """Whether two trees have the same names and shapes."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same_form(a[name], b[name]) for name in a)
+    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
+
+
 def _leaves(tree: Any) -> list[Tensor]:
     return [leaf for value in tree.values() for leaf in _leaves(value)] if isinstance(tree, dict) else [tree]
 
@@ -89,8 +96,9 @@ class Captured:
         kept = dict(self.state.strategy)
         report = self.engine.step(self.state, batch)
         for player, tree in kept.items():
-            _copy(tree, self.state.strategy[player])
-            self.state.strategy[player] = tree
+            if _same_form(tree, self.state.strategy[player]):  # else it has grown, as it may in its first steps
+                _copy(tree, self.state.strategy[player])
+                self.state.strategy[player] = tree
         return report
 
     def _record(self, entry: _Graph, movers: tuple[str, ...]) -> bool:

@@ -82,6 +82,7 @@ class Engine:
         }
         self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
         self._alike = False
+        self._refuse(pieces)
         self._refuse_batch_statistics()
 
     def _trained(self, player: str) -> list[str]:
@@ -94,6 +95,17 @@ class Engine:
         if not names:
             raise ValueError(f"expected something to train, got every parameter frozen by {optimizer.freeze!r}")
         return names
+
+    def _refuse(self, pieces: int) -> None:
+        """What only a built objective tells, and what a penalty over all groups cannot be cut into."""
+        reason = self.strategy.refuses(self.objective)
+        if reason:
+            raise ValueError(f"{self.strategy!r} cannot train {type(self.objective).__name__}: {reason}")
+        if self.strategy.across and pieces > 1:
+            raise ValueError(
+                f"expected accumulate=1 with {self.strategy!r}, whose penalty couples all rows of an update, got "
+                f"{pieces}; take a larger batch_size instead"
+            )
 
     def _refuse_batch_statistics(self) -> None:
         """Single examples have no statistics over a batch."""
@@ -194,6 +206,11 @@ class Engine:
         where = f"at step {state.step}"
         if not self._alike:
             refuse_coupled(self.objective)
+            if self.strategy.across:
+                raise ValueError(
+                    f"expected a strategy whose loss the processes can share where {world()[1]} of them train, got "
+                    f"{self.strategy!r}, whose penalty couples all rows of an update; train it in one process"
+                )
             seeds, both = state.seeds, {**params, **others}
             refuse_different({"random_state": seeds, "parameters": both, "batch": batch}, where)
             self._alike = True

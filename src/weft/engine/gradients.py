@@ -30,7 +30,7 @@ __all__ = ["Gradient", "base_loss", "saved_bytes"]
 Value = tuple[Tensor, Any]
 Parts = dict[str, Any]
 """What a share of a batch gives: the `gradient` and `loss` of its mean or of each group, their `mass`
-(how much they count), and the `buffers` after the forward."""
+(how much they count), the `buffers` after the forward, and the strategy's `state` where it observes."""
 
 
 def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor, player: str) -> Loss:
@@ -176,8 +176,9 @@ class Gradient:
     ) -> tuple[Params, Tensor, Params, StrategyState]:
         """From the parts of a whole batch to what a call gives: the groups combined, the penalty added."""
         losses = value = parts["loss"]
+        state = parts.get("state", state)
         with keyed(key):
-            if strategy.needs == "mean":
+            if strategy.needs == "mean" or strategy.across:
                 gradient = parts["gradient"]
             else:
                 weights = self._weights(parts["mass"])
@@ -209,6 +210,10 @@ class Gradient:
         with keyed(key):
             if strategy.needs == "mean" and not strategy.per_group:
                 return self._pooled(wrapped, params, buffers, batch)
+            if strategy.across:
+                dtype = next(iter(params.values())).dtype
+                seen = partial(strategy.observe, state=state)
+                return self._pooled(wrapped, params, buffers, self._side_by_side(batch, dtype), seen)
             batch = self._in_groups(batch, strategy)
             mass = _group_masses(batch, next(iter(params.values())).dtype)
             weights = self._weights(mass)
@@ -235,8 +240,11 @@ class Gradient:
             gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), chunk)
             return {"gradient": gradients, "loss": losses, "mass": mass, "buffers": _merge_buffers(after, weights)}
 
-    def _pooled(self, wrapped: Any, params: Params, buffers: Params, batch: Batch) -> Parts:
-        """The gradient of the mean loss: one backward, or several over parts of the rows."""
+    def _pooled(self, wrapped: Any, params: Params, buffers: Params, batch: Batch, observe: Any = None) -> Parts:
+        """The gradient of the mean loss: one backward, or several over parts of the rows.
+
+        With `observe` there is one part, and what that makes of its output is the strategy's `state`.
+        """
         flat = flatten_groups(batch) if self.grouped else batch
         parts = _split(flat, self.pieces)
         total: Any = sum(_mass(part) for part in parts)
@@ -249,12 +257,14 @@ class Gradient:
             def scalar(p: Params, loss: Loss = loss, part: Batch = part, share: Any = share) -> Value:
                 output = loss(p, part)
                 mean = reduce(output.losses, output.weight)
-                return (mean if len(parts) == 1 else mean * share), output.buffers
+                after = {"buffers": output.buffers, **({"state": observe(output, part)} if observe else {})}
+                return (mean if len(parts) == 1 else mean * share), after
 
-            piece, (loss_value, buffers) = self._differentiate(scalar, params)
+            piece, (loss_value, after) = self._differentiate(scalar, params)
+            buffers = after["buffers"]
             gradient = {n: gradient[n] + g for n, g in piece.items()} if gradient else piece
             value = value + loss_value
-        return {"gradient": gradient, "loss": value, "mass": total, "buffers": buffers}
+        return {"gradient": gradient, "loss": value, "mass": total, **after}
 
     def _summed(
         self, some: Any, spread: Params, batch: Batch, weights: Tensor, chunk: int, strategy: Strategy
@@ -339,6 +349,17 @@ class Gradient:
             return batch
         return tree_map(lambda t: t.unsqueeze(1), flatten_groups(batch) if self.grouped else batch)
 
+    def _side_by_side(self, batch: Batch, dtype: torch.dtype) -> Batch:
+        """Stacked groups with the field `group`, and weights by which all of them together count as they should."""
+        groups, rows = batch["row"].shape
+        same = torch.eye(groups, dtype=torch.bool, device=batch["row"].device)
+        batch = {**batch, "group": same.unsqueeze(1).expand(groups, rows, groups)}
+        if self.weighting == "group":
+            mass = _group_masses(batch, dtype)
+            weight = batch.get("weight", torch.ones_like(batch["row"], dtype=mass.dtype))
+            batch["weight"] = weight / mass.clamp_min(torch.finfo(mass.dtype).tiny).unsqueeze(1)
+        return batch
+
     def _chunk(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> int:
         """How many groups fit the memory bound at a time."""
         if self._bytes is None:
@@ -349,7 +370,7 @@ class Gradient:
 
     def look(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> None:
         """Looks at a first batch of one run; see `_look`."""
-        if strategy.needs != "mean" or strategy.per_group:
+        if (strategy.needs != "mean" or strategy.per_group) and not strategy.across:
             self._look(loss, params, self._in_groups(batch, strategy), strategy)
         self.ready = True
 

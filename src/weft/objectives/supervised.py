@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor, distributions
+from torch import Tensor, distributions, nn
 
 from weft.core.objective import Objective, Output, capability
 from weft.core.source import Batch, Spec
@@ -17,6 +17,24 @@ __all__ = ["Classification", "Regression"]
 
 def _number(p: Tensor) -> Tensor:
     return p.argmax(-1)
+
+
+def _headed(net: nn.Module) -> bool:
+    """Whether a net's representation and its head can be told apart: an MLP, or layers that end in a linear one."""
+    if isinstance(net, MLP):
+        return True
+    layers = list(net) if type(net) is nn.Sequential else []
+    learned = any(True for layer in layers[:-1] for _ in layer.parameters())
+    return learned and isinstance(layers[-1], nn.Linear)
+
+
+def _through(net: Any, x: Tensor) -> tuple[Tensor | None, Tensor]:
+    """The features before the head, where they can be told, and the answer."""
+    if not _headed(net):
+        return None, net(x)
+    features = net.features(x) if isinstance(net, MLP) else net[:-1](x)
+    head = net.head if isinstance(net, MLP) else net[-1]
+    return features, head(features)
 
 
 class Classification(Objective):
@@ -44,7 +62,7 @@ class Classification(Objective):
     """
 
     likelihood = True
-    provides = frozenset({"logits"})
+    provides = frozenset({"logits", "rescore", "features"})
     targets = "classes"
 
     def __init__(self, net: Any = None, *, hidden: Sequence[int] = (128, 128), class_weight: Any = None) -> None:
@@ -63,13 +81,15 @@ class Classification(Objective):
             )
         classes = spec["y"].classes
         self.net = make_net(self.net, spec["x"], classes, hidden=self.hidden)
-        self.provides = self.provides | ({"features"} if isinstance(self.net, MLP) else set())
+        self.provides = self.provides - (set() if _headed(self.net) else {"features"})
 
     def forward(self, batch: Batch, player: str = "") -> Output:
-        features = self.net.features(batch["x"]) if isinstance(self.net, MLP) else None
-        logits = self.net(batch["x"]) if features is None else self.net.head(features)
-        losses = F.cross_entropy(logits, batch["y"], reduction="none")
-        return Output(losses, logits=logits, features=features)
+        features, logits = _through(self.net, batch["x"])
+
+        def rescore(z: Tensor) -> Tensor:
+            return F.cross_entropy(z, batch["y"], reduction="none")
+
+        return Output(rescore(logits), logits=logits, features=features, rescore=rescore)
 
     def distribution(self, output: Output) -> distributions.Distribution:
         """p(y | x), over the rows."""
@@ -117,7 +137,7 @@ class Regression(Objective):
     """
 
     likelihood = True
-    provides = frozenset({"logits"})
+    provides = frozenset({"logits", "rescore", "features"})
 
     def __init__(self, net: Any = None, *, hidden: Sequence[int] = (128, 128), noise: float = 1.0) -> None:
         super().__init__()
@@ -136,12 +156,18 @@ class Regression(Objective):
                 "y.reshape(len(y), -1)"
             )
         self.net = make_net(self.net, spec["x"], spec["y"].shape[0] if spec["y"].shape else 1, hidden=self.hidden)
+        self.provides = self.provides - (set() if _headed(self.net) else {"features"})
         self._flat = spec["y"].shape == ()
 
     def forward(self, batch: Batch, player: str = "") -> Output:
-        mean = self.predict(batch["x"])
-        error = (batch["y"] - mean).square() / (2.0 * self.noise**2)
-        return Output(error if self._flat else error.sum(-1), logits=mean)
+        features, answer = _through(self.net, batch["x"])
+        mean = self._shaped(answer)
+
+        def rescore(z: Tensor) -> Tensor:
+            error = (batch["y"] - z).square() / (2.0 * self.noise**2)
+            return error if self._flat else error.sum(-1)
+
+        return Output(rescore(mean), logits=mean, features=features, rescore=rescore)
 
     def distribution(self, output: Output) -> distributions.Distribution:
         """p(y | x), over the rows."""
@@ -152,5 +178,7 @@ class Regression(Objective):
     @capability(merge="mean")
     def predict(self, x: Tensor) -> Tensor:
         """The mean of p(y | x)."""
-        answer = self.net(x)
+        return self._shaped(self.net(x))
+
+    def _shaped(self, answer: Tensor) -> Tensor:
         return answer.reshape(answer.shape[0]) if self._flat else answer.reshape(answer.shape[0], -1)

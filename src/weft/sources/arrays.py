@@ -29,6 +29,8 @@ class Arrays(Source):
         weight: a weight for each row.
         batch_size: rows per step (per environment where grouped), or None for all.
         grouped: whether environments are stacked on a leading axis.
+        with_environment: whether batches carry each row's environment, numbered in the order of
+            `environments`, as the field `environment`, for objectives that read it.
         holdout: the share of each stratum kept out for validation, chosen by the run's seed.
         part: `train` or `validation`, the part of the rows that this source gives.
         strata: the stratum of each row for the hold-out; default: the environment.
@@ -53,6 +55,7 @@ class Arrays(Source):
         weight: Tensor | None = None,
         batch_size: int | None = None,
         grouped: bool = False,
+        with_environment: bool = False,
         holdout: float = 0.0,
         part: str = "train",
         strata: Any = None,
@@ -86,6 +89,11 @@ class Arrays(Source):
             name: Field(tuple(t.shape[1:]), t.dtype, classes if name == "y" else None)
             for name, t in self.fields.items()
         }
+        if with_environment:
+            if environment is None:
+                raise ValueError("expected environment=... where batches are to carry it, got none")
+            self.fields["environment"] = self._group
+            self.spec["environment"] = Field((), torch.int64, len(self.environments))
         sizes = self._sizes() if grouped else torch.tensor([self._count()])
         if int(sizes.min()) == 0:
             whose = " of every environment" if grouped else ""

@@ -1,0 +1,76 @@
+"""Risk extrapolation: equal risks in all environments, by a penalty on their variance."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.core.configured import Range
+from weft.core.strategy import Params, Strategy, StrategyState, weighted_mean
+
+__all__ = ["VREx"]
+
+
+class VREx(Strategy):
+    """Minimizes the environments' mean risk and the variance between them.
+
+    With the losses L_e of the environments, weighted by w_e (which sum to 1), and their mean L, minimizes
+
+        L + strength * V,    V = sum_e w_e (L_e - L)^2.
+
+    Its gradient is a reweighting of the environments' gradients g_e, in which an environment counts more
+    the further its loss is above the mean, and with a negative sign when it is far enough below:
+
+        sum_e w_e (1 + 2 strength (L_e - L)) g_e.
+
+    Args:
+        strength: beta, the weight of the variance.
+        anneal: steps before the variance takes that weight.
+        before: the variance's weight in those steps.
+        rescale: divide loss and variance by the variance's weight where that is above 1, so that the
+            gradient keeps its size when the weight jumps.
+
+    References:
+        Krueger et al., "Out-of-distribution generalization via risk extrapolation (REx)",
+        arXiv 2003.00688, section 3.2.
+
+    Example:
+        >>> import torch
+        >>> g = {"w": torch.tensor([[1.0, 0.0], [0.0, 1.0]])}
+        >>> rex, half = VREx(strength=0.5, rescale=False), torch.tensor([0.5, 0.5])
+        >>> rex.combine(g, torch.tensor([3.0, 1.0]), half, rex.init({}))[0]
+        {'w': tensor([1., 0.])}
+    """
+
+    needs = "group"
+    neutral = {"strength": 0.0, "anneal": 0}
+    sweeps = ("strength",)
+    space = {"strength": Range(1e-1, 1e5, log=True)}
+
+    def __init__(self, *, strength: float = 10.0, anneal: int = 0, before: float = 1.0, rescale: bool = True) -> None:
+        self.strength = strength
+        self.anneal = anneal
+        self.before = before
+        self.rescale = rescale
+
+    def validate(self) -> None:
+        for name in ("strength", "before"):
+            if not float(getattr(self, name)) >= 0.0:
+                raise ValueError(f"expected VREx's {name} >= 0, got {getattr(self, name)!r}")
+        if not isinstance(self.anneal, int) or self.anneal < 0:
+            raise ValueError(f"expected VREx's anneal to be a number of steps >= 0, got {self.anneal!r}")
+
+    def init(self, params: Params) -> StrategyState:
+        """`step`: the steps made."""
+        return {"step": torch.zeros((), dtype=torch.int64)}
+
+    def combine(
+        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        weights = weights.to(losses.dtype)  # zero for an environment without rows in this batch
+        strength = torch.zeros_like(losses[0]) + self.strength
+        strength = torch.where(state["step"] < self.anneal, self.before, strength)
+        shares = weights * (1.0 + 2.0 * strength * (losses - (weights * losses).sum()))
+        if self.rescale:
+            shares = shares / strength.clamp_min(1.0)
+        return weighted_mean(gradients, shares), {"step": state["step"] + 1}
