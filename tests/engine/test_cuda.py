@@ -8,8 +8,21 @@ from weft import Classifier, Learner, Optimizer, weave
 from weft.data import ring
 from weft.engine.engine import Engine
 from weft.nets import MLP
-from weft.objectives import GAN
-from weft.strategies import EWC, ANDMask
+from weft.objectives import DANN, GAN, Classification
+from weft.strategies import (
+    CORAL,
+    EWC,
+    IRM,
+    MMD,
+    ANDMask,
+    Fishr,
+    GeometricMean,
+    GroupDRO,
+    PCGrad,
+    SANDMask,
+    TemporalANDMask,
+    VREx,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; run on one by hand")
 
@@ -21,6 +34,14 @@ SITE = np.repeat([0, 1, 2], [40, 30, 20])
 
 def net(inputs, outputs):
     return MLP(inputs, outputs, hidden=(16,), dropout=0.3, batch_norm=True)
+
+
+def invariant(strategy):
+    def fit(device):
+        settings = {"epochs": 8, "batch_size": 16, "dtype": "float64", "random_state": 0, "device": device}
+        return Classifier(hidden=(16,), strategy=strategy, **settings).fit(X, Y, environment=SITE)
+
+    return fit
 
 
 def classifier(**settings):
@@ -40,6 +61,24 @@ CASES = {
     "game": lambda d: Learner(
         GAN(latent=2, hidden=(16,), critic_steps=2), steps=40, batch_size=16, dtype="float64", random_state=0, device=d
     ).fit(ring(200)),
+    "domains": lambda d: Learner(
+        DANN(Classification(hidden=(16,))), steps=40, batch_size=32, dtype="float64", random_state=0, device=d
+    ).fit(X, Y, environment=SITE),
+    **{
+        repr(strategy): invariant(strategy)
+        for strategy in (
+            CORAL(),
+            Fishr(strength=1.0, anneal=3),
+            GeometricMean(threshold=0.4),
+            GroupDRO(),
+            IRM(anneal=5),
+            MMD(),
+            PCGrad(),
+            SANDMask(),
+            TemporalANDMask(),
+            VREx(anneal=5),
+        )
+    },
 }
 
 
