@@ -85,7 +85,7 @@ def test_bad_counts(wrong):
     ("preset", "rows", "environments", "shortcuts", "variance"),
     [
         ("small", 512, 16, 16, 1.0),
-        ("paper", 1280, 32, 32, 0.1),
+        ("paper", 1280, 32, 32, 0.01),
         ("code", 1024, 16, 8, 1.0),
         ("readme", 1024, 16, 16, 1.0),
     ],
