@@ -82,8 +82,9 @@ def _facts(entry: Entry) -> list[str]:
     """What the class itself declares."""
     if entry.family == "objectives":
         cls: Any = entry.cls
-        offered = ", ".join(f"`{name}`" for name in sorted(cls.capabilities())) or "nothing"
-        name, direction = cls.progress
+        plain = cls()  # one that wraps another objective tells what that one does
+        offered = ", ".join(f"`{name}`" for name in sorted(plain.capabilities())) or "nothing"
+        name, direction = plain.progress
         facts = [f"**Once trained it offers** {offered}. Its progress measure is `{name}` ({direction})."]
         if cls.players:
             facts.append(f"It is a game of {' and '.join(f'`{player}`' for player in cls.players)}.")

@@ -416,6 +416,7 @@ def test_the_command(tmp_path, monkeypatch):
     digits = pd.DataFrame(digits_sites())
     digits.to_csv("digits.csv", index=False)
     columns = ["digits.csv", "--target", "label", "--environment", "site", "--test", "Helsinki"]
+    columns += ["--methods", "erm", "--methods", "and-mask"]
     small = ["--budget", 2, "--batch", 2, "--seeds", 2, "--steps", 12, "--workers", 1]
     done = weft(*columns, *small)
     assert done.exit_code == 0, done.output
@@ -426,7 +427,7 @@ def test_the_command(tmp_path, monkeypatch):
     again = weft("--out", folder, "--json")
     assert again.exit_code == 0, again.output
     found = json.loads(again.output)
-    assert "digits.csv --target label --environment site --test Helsinki --budget 2" in found["command"]
+    assert "digits.csv --target label --environment site --test Helsinki --methods erm --methods and-mask --budget 2" in found["command"]
     other = weft(*columns, "--json", "--seeds", 3, *small[:4], *small[6:])
     assert json.loads(other.output)["folder"] == "studies/digits-2"
 
