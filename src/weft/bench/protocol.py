@@ -60,6 +60,7 @@ class Data:
         by: what the split goes by: `rows`, `environment`, `group` or `task`.
         classes: the labels, or None where values are predicted.
         hold: in an oracle's study, rows of the test environments that selection may look at.
+        names: the training environments by name, or the tasks in the order of their first rows.
         about: what the report says of the data.
         notes: what the reader should know.
     """
@@ -70,16 +71,9 @@ class Data:
     by: str
     classes: list[Any] | None
     hold: Part | None
+    names: list[str]
     about: dict[str, Any]
     notes: tuple[str, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """The training environments or the tasks, in order."""
-        if self.by not in ("environment", "task"):
-            return []
-        labels = self.train.labels
-        return [str(name) for name in np.unique(labels).tolist()] if labels is not None else []
 
     @classmethod
     def read(cls, study: Study, table: Any = None) -> Data:
@@ -129,9 +123,12 @@ class Data:
                 )
         else:
             notes += ("values are standardized by the training rows, so a squared error of 1 is that of the mean",)
-        return cls(
-            parts["train"], parts["validation"], parts["test"], by, found, parts.get("hold"), about, tuple(notes)
-        )
+        names: list[str] = []
+        if by in ("environment", "task") and labels is not None:
+            kept, begin = np.unique(labels[where["train"]], return_index=True)
+            names = [str(name) for name in (kept if by == "environment" else kept[np.argsort(begin)]).tolist()]
+        three = (parts["train"], parts["validation"], parts["test"])
+        return cls(*three, by, found, parts.get("hold"), names, about, tuple(notes))
 
 
 def _columns(study: Study, table: Any) -> Columns:
@@ -315,7 +312,12 @@ def _quietly() -> Iterator[None]:
 
 
 def _train(learner: Learner, data: Data, part: Part) -> None:
-    use = {data.by: part.labels} if data.by == "task" else {}
+    if data.by == "task":
+        for name in data.names:
+            rows = part.labels == name
+            learner.partial_fit(part.X[rows], part.y[rows], classes=data.classes, task=name)
+        return
+    use = {}
     strategy = learner._strategy()
     if data.by == "environment" and (strategy.needs == "group" or strategy.per_group):
         use = {"environment": part.labels}
@@ -395,7 +397,8 @@ def _trial(
 ) -> list[float | None]:
     lists: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
     lists["random_state"] = [study.seed] * len(settings)
-    narrow = dataclasses.replace(data, train=fold[0])
+    present = set() if fold[0].labels is None else set(map(str, np.unique(fold[0].labels)))
+    narrow = dataclasses.replace(data, train=fold[0], names=[name for name in data.names if name in present])
     learner = method.learner(study, narrow, replicas=lists)
     _train(learner, data, fold[0])
     answers = _answers(learner, len(settings), fold[1].X)
