@@ -129,3 +129,11 @@ def test_one_environment_only():
 def test_a_loss_without_outputs_is_refused():
     with pytest.raises(ValueError, match="what scaling the outputs would gain"):
         Learner(GAN(), strategy=IRM()).fit(X, environment=SITE)
+
+
+def test_annealed_it_still_weaves_with_a_mask():
+    """It acts on the loss and, counting, on the step; the mask between them acts on gradients."""
+    woven = weave(IRM(strength=10.0, anneal=3), ANDMask(threshold=0.2))
+    learner = Learner(Classification(hidden=(8,)), strategy=woven, steps=6, **SETTINGS)
+    learner.fit(X, Y, environment=SITE)
+    assert int(learner._runs[0][1].strategy[""]["irm"]["step"]) == 6

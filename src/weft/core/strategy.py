@@ -186,7 +186,7 @@ class Weave(Strategy):
                     f"{('loss', 'gradient', 'step')[latest[0]]}); put {type(part).__name__} first"
                 )
             if stages:
-                latest = (max(latest[0], stages[-1]), part)
+                latest = (max(latest[0], stages[0]), part)  # by where each begins: one may act on losses and steps
         ranks = ("mean", "group", "example")
         self.needs = max((p.needs for p in parts), key=ranks.index, default="mean")
         self.per_group = any(p.per_group for p in parts)
