@@ -95,11 +95,11 @@ def replicas() -> dict[str, float]:
     return milliseconds(steps | {f"32 replicas, {way}": step for way, step in many.items()})
 
 
-def and_mask(rows: int) -> dict[str, float]:
-    """16 environments of so many rows, MLP 784-256-256-256-10."""
-    x = torch.rand(ENVIRONMENTS, rows, 784, device=DEVICE)
-    y = torch.randint(10, (ENVIRONMENTS, rows), device=DEVICE)
-    environment = torch.arange(ENVIRONMENTS).repeat_interleave(rows)
+def and_mask(rows: int, environments: int = ENVIRONMENTS) -> dict[str, float]:
+    """So many environments of so many rows, MLP 784-256-256-256-10; with one row each, every example is its own."""
+    x = torch.rand(environments, rows, 784, device=DEVICE)
+    y = torch.randint(10, (environments, rows), device=DEVICE)
+    environment = torch.arange(environments).repeat_interleave(rows)
     source = Arrays(x.flatten(0, 1), y.flatten(), environment=environment, grouped=True, classes=10)
     ours = weft_steps(ANDMask(threshold=THRESHOLD), source, (WIDTH,) * 3)
     loops: dict[str, Step] = {}
@@ -155,8 +155,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results" / "gpu.json")
     given = parser.parse_args()
     results: dict[str, Any] = {"replicas": replicas()}
-    for rows in (32, 256):
-        results[f"AND-mask, 16 x {rows}, 3 x {WIDTH}"] = and_mask(rows)
+    for environments, rows in ((16, 32), (16, 256), (8, 128), (64, 128), (128, 1)):
+        results[f"AND-mask, {environments} x {rows}, 3 x {WIDTH}"] = and_mask(rows, environments)
     table = Table("step", "", "ms", title=torch.cuda.get_device_name())
     for name, found in results.items():
         for way, value in found.items():
