@@ -124,7 +124,7 @@ STRATEGIES = {
     "adversarial-training": AdversarialTraining(PGD(eps=0.05)),
     "geometric-mean": GeometricMean(threshold=0.4, fallback=True),
     "irm": IRM(strength=1.0),
-    "vr-ex": VREx(strength=1.0),
+    "vrex": VREx(strength=1.0),
     "group-dro": GroupDRO(rate=0.1),
     "temporal-and-mask": TemporalANDMask(threshold=0.3),
     "pc-grad": PCGrad(),

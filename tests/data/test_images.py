@@ -41,8 +41,8 @@ def expect(found):
 
 
 def test_the_real_digits(nowhere, monkeypatch):
-    if not any((Path(p) / "mnist").is_dir() for p in nowhere.split(os.pathsep) if p):
-        pytest.skip("no MNIST under WEFT_DATA")
+    if not nowhere:
+        pytest.skip("WEFT_DATA is not set")  # where it is, the digits must be there
     monkeypatch.setenv("WEFT_DATA", nowhere)
     for part, rows, first in (("train", 60_000, [5, 0, 4, 1, 9]), ("test", 10_000, [7, 2, 1, 0, 4])):
         x, y = mnist(part, download=False)

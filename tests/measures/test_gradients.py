@@ -152,3 +152,10 @@ def test_bad_input(line):
     with pytest.raises(ValueError, match="expected a net whose first layer is linear in the 3 features"):
         feature_signal(net, X, Y, features=[0])
     assert 0 < feature_signal(net, X, Y, features=[0], of="inputs").share < 1
+
+
+def test_agreement_has_no_ties_by_rounding():
+    """Three of five signs at threshold .6: 0.6 * 5 is a little more than 3 in floating point."""
+    g = torch.tensor([[1.0], [1.0], [1.0], [1.0], [-1.0]])
+    assert sign_agreement(g, threshold=0.6).share == 1.0
+    assert sign_agreement(g, threshold=0.61).share == 0.0

@@ -515,6 +515,7 @@ def reproduce(
     from datetime import UTC, datetime
 
     from weft import __version__
+    from weft.bench.machine import machine, versions
 
     if scale not in SCALES:
         raise ValueError(f"expected scale to be 'quick' or 'full', got {scale!r}")
@@ -550,8 +551,8 @@ def reproduce(
         "budget": {"seconds": round(seconds, 3), "trainings": report.trainings, "steps": report.steps},
         "weft": __version__,
         "date": date,
-        "versions": _versions(),
-        "machine": _machine(),
+        "versions": versions(),
+        "machine": machine(),
         "command": f"weft reproduce {path.stem} --{scale}{told}{elsewhere}",
     }
     if out is not None:
@@ -570,28 +571,3 @@ def _keep(result: dict[str, Any], drawings: dict[str, str], folder: Path) -> Non
     for old in folder.glob("*.svg"):
         if old.name not in drawings:
             old.unlink()
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in ("torch", "numpy", "scikit-learn", "scipy", "matplotlib"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _machine() -> dict[str, Any]:
-    import os
-    import platform
-
-    processor = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            processor = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), processor)
-    except OSError:
-        pass
-    return {"processor": processor, "cores": os.cpu_count() or 1, "python": platform.python_version()}

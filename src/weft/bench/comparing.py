@@ -15,13 +15,9 @@ import hashlib
 import io
 import json
 import os
-import platform
 import shlex
-import socket
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.bench.fanout import Pool, pool
+from weft.bench.machine import machine, versions
 from weft.bench.protocol import Data, Method, fit_batch, refit, suitable
 from weft.bench.search import Record, Trial, propose
 from weft.bench.statistics import Resampling, sentences
@@ -227,17 +225,21 @@ class Comparing:
         self.total = sum(budgets.values()) + len(self.methods)
         self.done = sum(len(found) for found in trials.values())
         self._tell("tuning")
-        with self._pool() as pool:
-            for first in range(0, max(budgets.values()), self.study.batch):
-                self._tune(pool, first, budgets, trials)
-            chosen = {m.name: self._best(trials[m.name]) for m in self.methods}
-            self._look(pool, chosen)
+        try:
+            with pool(self.on, self.workers or os.cpu_count() or 1) as run:
+                for first in range(0, max(budgets.values()), self.study.batch):
+                    self._tune(run, first, budgets, trials)
+                chosen = {m.name: self._best(trials[m.name]) for m in self.methods}
+                self._look(run, chosen)
+        except RuntimeError as error:
+            kept = f"what had been recorded is kept in {self.folder}: run the same command again to go on"
+            raise RuntimeError(f"{error}; {kept}") from error
         results = self._conclude(trials, chosen)
         self._write("results.json", results)
         self._tell("done")
         return results
 
-    def _tune(self, pool: Any, first: int, budgets: dict[str, int], trials: dict[str, list[Trial]]) -> None:
+    def _tune(self, run: Pool, first: int, budgets: dict[str, int], trials: dict[str, list[Trial]]) -> None:
         """One batch of proposals for every method; what is recorded already is not run again."""
         jobs: list[tuple[Method, list[int], list[dict[str, Any]]]] = []
         for method in self.methods:
@@ -253,7 +255,7 @@ class Comparing:
             parts = [slice(None)] if self._stacks(method) else [slice(i, i + 1) for i in range(len(missing))]
             jobs += [(method, missing[part], settings[part]) for part in parts]
         calls = [(fit_batch, (self.study, self.data, method, settings)) for method, _, settings in jobs]
-        for index, found in pool([(_numbered, (i, *call)) for i, call in enumerate(calls)]):
+        for index, found in run(calls):
             method, numbers, settings = jobs[index]
             for number, setting, result in zip(numbers, settings, found, strict=True):
                 trial = {"method": method.name, "number": number, "setting": setting, **result}
@@ -281,7 +283,7 @@ class Comparing:
 
         return [integer(fold(key_of(self.study.seed), "refit", k)) % 2**31 for k in range(self.study.seeds)]
 
-    def _look(self, pool: Any, chosen: dict[str, Trial | None]) -> None:
+    def _look(self, run: Pool, chosen: dict[str, Trial | None]) -> None:
         """Trains each chosen setting anew and looks at the test: once for each method, and the ledger says so."""
         if self.study.selection == "oracle" and self.data.hold is not None and not self._ledger():
             what = "selection by oracle: held-out rows of the test environments, at every trial"
@@ -300,7 +302,7 @@ class Comparing:
                 self._note(what, method.name, len(self.data.test), self.study.seeds)
                 jobs.append((i, method, best))
         calls = [(refit, (self.study, self.data, method, best["setting"], self.seeds)) for _, method, best in jobs]
-        for index, found in pool([(_numbered, (i, *call)) for i, call in enumerate(calls)]):
+        for index, found in run(calls):
             i, method, _ = jobs[index]
             table = found.pop("table")
             packed = io.BytesIO()
@@ -310,38 +312,6 @@ class Comparing:
             write_bytes(self.folder / "finals" / f"{i}.npz", packed.getvalue())
             self.done += 1
             self._tell(f"training {method.name} anew")
-
-    # --- fan-out --------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _pool(self) -> Iterator[Callable[[list[Any]], Iterator[Any]]]:
-        """What runs calls, here or elsewhere, and gives their results as they come."""
-        workers = self.workers or os.cpu_count() or 1
-        if self.on != "joblib":
-            with _ray(self.on, workers) as run:
-                yield lambda calls: self._guarded(run(calls))
-        elif workers == 1:
-            yield lambda calls: iter([call(*args) for call, args in calls])
-        else:
-            import joblib
-
-            with joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
-                yield lambda calls: self._guarded(_joblib(calls))
-
-    def _guarded(self, results: Iterator[Any]) -> Iterator[Any]:
-        """The results; a worker that is lost is told in one sentence."""
-        try:
-            yield from results
-        except Exception as error:
-            kind = type(error)
-            ours = kind.__name__ not in ("TerminatedWorkerError", "BrokenProcessPool")
-            if ours and not kind.__module__.startswith("ray"):
-                raise
-            where = "a worker process" if self.on == "joblib" else "a worker or the Ray cluster"
-            raise RuntimeError(
-                f"{where} was lost ({kind.__name__}: {' '.join(str(error).split())[:120]}); what had been recorded is "
-                f"kept in {self.folder}: run the same command again to go on"
-            ) from error
 
     # --- telling --------------------------------------------------------------------------------------
 
@@ -452,7 +422,8 @@ class Comparing:
             "comparisons": [dataclasses.asdict(pair) for pair in pairs],
             "trials": [trial for m in self.methods for trial in trials[m.name]],
             "ledger": self._ledger(),
-            **_machine(),
+            "versions": versions(),
+            "machine": machine(),
         }
 
     def _final(self, i: int) -> dict[str, Any]:
@@ -571,80 +542,9 @@ def _usual(study: Study) -> str:
     return "training-domain" if study.environment else "validation"
 
 
-def _numbered(i: int, call: Callable[..., Any], args: tuple[Any, ...]) -> tuple[int, Any]:
-    """A call's result with its number, for results come in any order."""
-    return i, call(*args)
-
-
-def _joblib(calls: list[Any]) -> Iterator[Any]:
-    import joblib
-
-    if calls:
-        with joblib.Parallel(return_as="generator_unordered") as parallel:
-            yield from parallel(joblib.delayed(call)(*args) for call, args in calls)
-
-
-@contextmanager
-def _ray(where: str, workers: int) -> Iterator[Callable[[list[Any]], Iterator[Any]]]:
-    """Ray on this machine (`ray`) or at a cluster's address; joblib's backend for it gives results only at the end."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError("expected the package ray for --on ray, which is not installed; pip install ray") from error
-    if where != "ray" and ":" not in where:
-        raise ValueError(f"expected --on joblib, ray or a Ray cluster's address (host:port), got {where!r}")
-    begun = not ray.is_initialized()
-    if begun:
-        options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-        try:
-            if where != "ray":  # Ray itself would knock for minutes
-                host, _, port = where.rpartition("/")[2].rpartition(":")
-                socket.create_connection((host, int(port)), timeout=10).close()
-            if where == "ray":
-                ray.init(include_dashboard=False, num_cpus=workers, **options)
-            else:
-                ray.init(address=where, **options)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise OSError(
-                f"expected a Ray cluster at {where}, which does not answer ({' '.join(str(error).split())[:150]})"
-            ) from error
-
-    def run(calls: list[Any]) -> Iterator[Any]:
-        pending = [ray.remote(num_cpus=1, max_retries=0)(call).remote(*args) for call, args in calls]
-        while pending:
-            ready, pending = ray.wait(pending)
-            yield from ray.get(ready)
-
-    try:
-        yield run
-    finally:
-        if begun:
-            ray.shutdown()
-
-
 def _labels(labels: Any) -> list[str]:
     return [str(name) for name in np.unique(labels).tolist()]
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _machine() -> dict[str, Any]:
-    """Versions and the machine, for the report."""
-    import importlib.metadata
-
-    from weft import __version__
-
-    versions = {"weft": __version__, "python": platform.python_version()}
-    for name in ("torch", "numpy", "scikit-learn", "optuna", "joblib"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    processor = platform.processor() or platform.machine()
-    if sys.platform == "linux":
-        with open("/proc/cpuinfo") as info:
-            processor = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), processor)
-    machine = {"processor": processor, "cores": os.cpu_count() or 1, "python": platform.python_version()}
-    return {"versions": versions, "machine": machine}

@@ -33,10 +33,10 @@ class Entry:
 def spelled(name: str) -> str:
     """The command line's spelling of a class name.
 
-    >>> spelled("ANDMask"), spelled("EWC"), spelled("LeastSquares")
-    ('and-mask', 'ewc', 'least-squares')
+    >>> spelled("ANDMask"), spelled("VREx"), spelled("LeastSquares")
+    ('and-mask', 'vrex', 'least-squares')
     """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
 
 
 def entries(family: str | None = None) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,8 @@ def sign_agreement(gradients: Params | Tensor, *, threshold: float = 1.0) -> Agr
             f"{[tuple(g.shape) for g in given.values()]}"
         )
     d = counts.pop()
-    kept = {name: g.sign().sum(0, dtype=torch.float64).abs() >= threshold * d for name, g in given.items()}
+    least = math.ceil(threshold * d - 1e-4)  # as the AND-mask counts, up to rounding
+    kept = {name: g.sign().sum(0, dtype=torch.float64).abs() >= least for name, g in given.items()}
     share = sum(int(k.sum()) for k in kept.values()) / max(1, sum(k.numel() for k in kept.values()))
     tensors = {name: float(k.double().mean()) for name, k in kept.items() if name}
     return Agreement(share, tensors, threshold, d)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch.func import grad
 
-from weft.core.configured import Range
 from weft.core.objective import Objective, Output, reduce
 from weft.core.source import Batch
-from weft.core.strategy import Loss, Params, Strategy, StrategyState
+from weft.core.strategy import Loss, Params, StrategyState
+from weft.strategies.annealing import Annealed
 
 __all__ = ["IRM"]
 
 
-class IRM(Strategy):
+class IRM(Annealed):
     """Asks that no environment would gain by scaling the outputs, a sign that its own classifier differs.
 
     With the loss L_e of environment e as a function of the outputs z (IRMv1), minimizes the mean over e of
@@ -46,22 +46,9 @@ class IRM(Strategy):
 
     per_group = True
     reads = frozenset({"rescore"})
-    neutral = {"strength": 0.0, "anneal": 0}
-    sweeps = ("strength",)
-    space = {"strength": Range(1e-1, 1e5, log=True)}
 
     def __init__(self, *, strength: float = 100.0, anneal: int = 0, before: float = 1.0, rescale: bool = True) -> None:
-        self.strength = strength
-        self.anneal = anneal
-        self.before = before
-        self.rescale = rescale
-
-    def validate(self) -> None:
-        for name in ("strength", "before"):
-            if not float(getattr(self, name)) >= 0.0:
-                raise ValueError(f"expected IRM's {name} >= 0, got {getattr(self, name)!r}")
-        if not isinstance(self.anneal, int) or self.anneal < 0:
-            raise ValueError(f"expected IRM's anneal to be a number of steps >= 0, got {self.anneal!r}")
+        super().__init__(strength=strength, anneal=anneal, before=before, rescale=rescale)
 
     def refuses(self, objective: Objective) -> str | None:
         if "rescore" not in objective.provides:
@@ -85,12 +72,8 @@ class IRM(Strategy):
                 return reduce(rescore(w * logits), output.weight)  # type: ignore[misc, operator]
 
             slope = grad(scaled)(torch.ones_like(output.losses[0]))
-            weight = torch.zeros_like(slope) + self.strength
-            if self.anneal:
-                weight = torch.where(state["step"] < self.anneal, self.before, weight)
-            output.losses = output.losses + weight * slope.square()
-            if self.rescale:
-                output.losses = output.losses / weight.clamp_min(1.0)
+            weight, size = self.weight(state, slope)
+            output.losses = (output.losses + weight * slope.square()) / size
             return output
 
         return penalized

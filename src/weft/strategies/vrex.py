@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.core.configured import Range
-from weft.core.strategy import Params, Strategy, StrategyState, weighted_mean
+from weft.core.strategy import Params, StrategyState, weighted_mean
+from weft.strategies.annealing import Annealed
 
 __all__ = ["VREx"]
 
 
-class VREx(Strategy):
+class VREx(Annealed):
     """Minimizes the environments' mean risk and the variance between them.
 
     With the losses L_e of the environments, weighted by w_e (which sum to 1), and their mean L, minimizes
@@ -43,22 +43,9 @@ class VREx(Strategy):
     """
 
     needs = "group"
-    neutral = {"strength": 0.0, "anneal": 0}
-    sweeps = ("strength",)
-    space = {"strength": Range(1e-1, 1e5, log=True)}
 
     def __init__(self, *, strength: float = 10.0, anneal: int = 0, before: float = 1.0, rescale: bool = True) -> None:
-        self.strength = strength
-        self.anneal = anneal
-        self.before = before
-        self.rescale = rescale
-
-    def validate(self) -> None:
-        for name in ("strength", "before"):
-            if not float(getattr(self, name)) >= 0.0:
-                raise ValueError(f"expected VREx's {name} >= 0, got {getattr(self, name)!r}")
-        if not isinstance(self.anneal, int) or self.anneal < 0:
-            raise ValueError(f"expected VREx's anneal to be a number of steps >= 0, got {self.anneal!r}")
+        super().__init__(strength=strength, anneal=anneal, before=before, rescale=rescale)
 
     def init(self, params: Params) -> StrategyState:
         """`step`: the steps made."""
@@ -68,9 +55,6 @@ class VREx(Strategy):
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
     ) -> tuple[Params, StrategyState]:
         weights = weights.to(losses.dtype)  # zero for an environment without rows in this batch
-        strength = torch.zeros_like(losses[0]) + self.strength
-        strength = torch.where(state["step"] < self.anneal, self.before, strength)
-        shares = weights * (1.0 + 2.0 * strength * (losses - (weights * losses).sum()))
-        if self.rescale:
-            shares = shares / strength.clamp_min(1.0)
+        strength, size = self.weight(state, losses[0])
+        shares = weights * (1.0 + 2.0 * strength * (losses - (weights * losses).sum())) / size
         return weighted_mean(gradients, shares), {"step": state["step"] + 1}

@@ -1,0 +1,36 @@
+"""Versions and the machine, for whatever reports a figure."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+__all__ = ["machine", "versions"]
+
+PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "matplotlib", "optuna", "joblib")
+
+
+def versions() -> dict[str, str]:
+    """The versions of weft, of Python and of the packages that figures may depend on."""
+    from weft import __version__
+
+    found = {"weft": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its cores and the Python."""
+    processor = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            processor = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), processor)
+    except OSError:
+        pass
+    return {"processor": processor, "cores": os.cpu_count() or 1, "python": platform.python_version()}
