@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from weft import Classifier, Learner, Optimizer, Regressor, weave
+from weft.core.catalogue import entries, find
+from weft.core.source import Field, Source
 from weft.objectives import GAN, Classification, Regression
 from weft.sources import Arrays
 from weft.strategies import MAML, ANDMask
@@ -44,6 +46,21 @@ class Items(Dataset):
 
     def __getitem__(self, i):
         return self.make(i)
+
+
+class Stacked(Source):
+    """A user's own source: batches of so many environments with so many rows, in turn."""
+
+    grouped, epoch = True, 4
+
+    def __init__(self, *shapes, labels=None):
+        self.shapes, self.labels = shapes, labels
+        self.spec = {"x": Field((4,), torch.float32), "y": Field((), torch.int64, 3)}
+
+    def batches(self, state):
+        while True:
+            groups, rows = self.shapes[min(state.step, len(self.shapes) - 1)]
+            yield {"x": torch.ones(groups, rows, 4), "y": torch.zeros(groups, self.labels or rows, dtype=torch.int64)}
 
 
 class Stream(IterableDataset):
@@ -201,6 +218,22 @@ CASES = {
     "a row without environment": (
         lambda: classifier(strategy=ANDMask()).fit(X, LABELS, environment=["a"] * 5 + [None] + ["b"] * 144),
         "expected an environment for every row, got none in row 5",
+    ),
+    "a single environment in a source": (
+        lambda: classifier(strategy=ANDMask()).fit(Arrays(ROWS, NUMBERS, classes=3, grouped=True)),
+        r"ANDMask\(\) compares environments, got one only in the batch of step 0; .*use ERM\(\)",
+    ),
+    "a single environment for replicas": (
+        lambda: classifier(strategy=ANDMask(), replicas=2).fit(Arrays(ROWS, NUMBERS, classes=3, grouped=True)),
+        r"got one only in the batch of step 0; with a single environment use ERM\(\)",
+    ),
+    "a batch without one environment": (
+        lambda: classifier(strategy=ANDMask()).fit(Stacked((3, 8), (2, 8))),
+        r"expected 3 environments in every batch, as in the first, got 2 at step 1; .*rows of weight 0",
+    ),
+    "environments of unequal size in a batch": (
+        lambda: classifier(strategy=ANDMask()).fit(Stacked((3, 8), labels=7)),
+        r"3 environments of 8 rows, as others have, got 'y' of shape \(3, 7\); pad environments of unequal size",
     ),
     "AND-mask on an ungrouped source": (
         lambda: classifier(strategy=ANDMask()).fit(Arrays(ROWS, NUMBERS, classes=3)),
@@ -449,6 +482,26 @@ def test_bad_input_is_refused_with_its_reason(case):
     with pytest.raises((ValueError, TypeError)) as refusal:
         act()
     assert re.search(message, str(refusal.value), re.DOTALL), str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in entries("strategies")])
+def test_whatever_compares_environments_refuses_one(name):
+    strategy = find("strategies", name)
+    if strategy.episodic or not (strategy.needs == "group" or strategy.per_group):
+        return
+    with pytest.raises(ValueError, match=r"compares environments, got one only.*use ERM\(\)"):
+        classifier(strategy=strategy).fit(Arrays(ROWS, NUMBERS, classes=3, grouped=True))
+
+
+def test_an_environment_that_batches_lack_is_told():
+    """It counts for nothing where it is absent, and the user hears of it once."""
+    site = np.where(np.arange(150) < 3, "small", np.where(np.arange(150) % 2, "a", "b"))
+    learner = classifier(strategy=ANDMask(), batch_size=10)
+    with pytest.warns(
+        UserWarning, match=r"fewer rows than the 8 batches of a pass in 'small' \(3\).*larger batch_size"
+    ):
+        learner.fit(X, LABELS, environment=site)
+    learner.set_params(batch_size=None).fit(X, LABELS, environment=site)  # warnings are errors here
 
 
 def test_prediction_before_training():

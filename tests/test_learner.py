@@ -320,6 +320,14 @@ def test_a_net_may_be_a_factory_or_a_name(factory):
     assert clf.predict_proba(X).shape == (150, 3)
 
 
+def test_a_nets_settings_may_stand_in_its_name():
+    net = Classifier("mlp(dropout=0.5, batch_norm=True)", hidden=(8,), epochs=1).fit(X, LABELS).objective_.net
+    assert [type(layer).__name__ for layer in net.features] == ["Flatten", "Linear", "BatchNorm1d", "ReLU", "Dropout"]
+    assert (net.features[1].out_features, net.features[-1].p) == (8, 0.5)
+    wide = Classifier("mlp(hidden=(16, 4))", hidden=(8,), epochs=1).fit(X, LABELS).objective_.net
+    assert [layer.out_features for layer in wide.features if isinstance(layer, nn.Linear)] == [16, 4]
+
+
 def test_frozen_parameters_stay_bit_for_bit():
     module = net()
     clf = Classifier(module, init="keep", optimizer=Optimizer("adam", freeze=["net.0.*"]), epochs=3).fit(X, LABELS)

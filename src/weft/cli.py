@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from weft.commands import claims, compare, report
-from weft.commands.common import console, print_json, printable, say, told
+from weft.commands.common import console, print_json, print_risk, printable, say, told
 
 __all__ = ["app"]
 
@@ -116,19 +116,31 @@ def fit(
     objective: Annotated[
         str | None, typer.Option(help="What is learned; by default seen by the target.", metavar="SPEC")
     ] = None,
+    net: Annotated[
+        str | None,
+        typer.Option(help="Such as 'mlp(hidden=(64, 64), dropout=0.5)' or linear.", metavar="SPEC"),
+    ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(help="How: and-mask, 'and-mask(threshold=0.8)', 'ewc(strength=100)+and-mask'.", metavar="SPEC"),
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="Such as 'sgd(lr=0.1)'.", metavar="SPEC")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Of the learning rate: constant, linear, cosine or step.", metavar="NAME")
+    ] = None,
     replicas: Annotated[int | None, typer.Option(help="Independent copies, trained at once.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (default: 50).")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates, instead of passes.")] = None,
     batch_size: Annotated[int, typer.Option(help="Rows per update (and environment); 0 for all.")] = 64,
     validation: Annotated[float, typer.Option(help="The share of the rows held out; 0 for none.")] = 0.2,
+    patience: Annotated[
+        int | None,
+        typer.Option(help="Evaluations without progress after which to stop, with the best parameters."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeatable.", metavar="COLUMN")] = None,
     encoding: Annotated[str, typer.Option(help="Of a CSV file.")] = "utf-8",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, ...; CUDA where there is one.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
     out: Annotated[
         Path | None, typer.Option(help="The run's folder; by default a new one in runs/.", show_default=False)
@@ -156,14 +168,18 @@ def fit(
             drop=tuple(drop or ()),
             encoding=encoding,
             objective=objective,
+            net=net,
             strategy=strategy,
             optimizer=optimizer,
+            schedule=schedule,
             replicas=replicas,
             epochs=epochs,
             steps=steps,
             batch_size=batch_size,
             validation=validation,
+            patience=patience,
             seed=seed,
+            device=device,
             dtype=dtype,
         )
         job = Job.plan(columns, options)
@@ -238,9 +254,8 @@ def _print_result(result: dict[str, Any]) -> None:
             low_high = result.get("interval")
             note = f"95%: {low_high[0]:.3f} to {low_high[1]:.3f}, {rows['held_out']} rows" if low_high else ""
             add(f"held-out {measure}", number(result["held_out"]), note or f"{rows['held_out']} rows")
-        for kind, column in (("environments", "environment"), ("by_task", "task")):
-            for label, part in list(result.get(kind, {}).items())[:20]:
-                add(f"  {result[column]}={label}", number(part["score"]), f"{part['rows']} rows")
+        for label, part in list(result.get("by_task", {}).items())[:20]:
+            add(f"  {result['task']}={label}", number(part["score"]), f"{part['rows']} rows")
         add(f"training {measure}", number(result["training"]), f"{rows['training']} rows")
         scores = [score for score in result.get("replicas") or [] if score is not None]
         if scores:
@@ -261,6 +276,9 @@ def _print_result(result: dict[str, Any]) -> None:
     add("run", "", result["run"])
     screen = console()
     screen.print(table)
+    if "risk" in result:
+        print_risk(screen, result["risk"])
+        screen.print(Text(f"picture: {printable(result['run'])}/risk.png"))
     run = printable(shlex.quote(result["run"]))
     commands = [f"weft show {run}"]
     if "measure" in result:
@@ -337,13 +355,13 @@ def show(
     json: _Json = False,
     debug: _Debug = False,
 ) -> None:
-    """Show a run's learning curves, in the terminal or as a picture."""
+    """Show a run's learning curves, and its risk by environment, in the terminal or as a picture."""
     with told(debug):
-        from weft.show import about, curves, drawn, picture, records
+        from weft.show import about, curves, drawn, picture, records, risk
 
         facts = about(run)
         found = records(run)
-        lines = curves(found)
+        lines, risks = curves(found), risk(run)
         if png is not None:
             if png.is_dir() or (png.exists() and not force):
                 raise ValueError(f"expected a new file for the picture, got {png}, which is there; --force replaces it")
@@ -353,9 +371,10 @@ def show(
             for record, before in zip(found, [None, *found], strict=False):
                 if "task" in record and record["task"] not in tasks:
                     tasks[str(record["task"])] = before["step"] if before else 0
-            picture(lines, png, title=facts["title"], tasks=tasks)
+            picture(lines, png, title=facts["title"], tasks=tasks, risk=risks)
         if json:
-            print_json({"run": str(run), **facts, "records": found, **({"png": str(png)} if png else {})})
+            told_of = {"risk": risks} if risks else {}
+            print_json({"run": str(run), **facts, "records": found, **told_of, **({"png": str(png)} if png else {})})
             return
         screen = console()
         from rich.text import Text
@@ -367,6 +386,8 @@ def show(
             screen.print(Text(drawn(lines, width=min(screen.width - 2, 100))))
             last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
             screen.print(Text(printable(f"at step {found[-1]['step']}: {last}")))
+        if risks:
+            print_risk(screen, risks)
         if png is not None:
             screen.print(Text(f"picture: {printable(str(png))}"))
 

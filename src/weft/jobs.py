@@ -23,7 +23,7 @@ import numpy as np
 
 from weft.data.files import Columns, read_columns, shown
 from weft.data.tables import Recipe, Table, plain_cell
-from weft.show import is_run, run_folder
+from weft.show import is_run, keep_risk, run_folder
 
 if TYPE_CHECKING:
     from weft.core.objective import Objective
@@ -33,8 +33,8 @@ __all__ = ["Job", "Options", "as_csv", "clear", "new_folder", "parse", "predict"
 
 FORMAT = 1
 _OWN = re.compile(
-    r"(config\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html)"
-    r"|\.(config|metrics|state(-\d+)?|recipe)\.(json|jsonl|safetensors)\.\d+\.tmp"
+    r"(config\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html|risk\.(json|png))"
+    r"|\.(config|metrics|state(-\d+)?|recipe|risk)\.(json|jsonl|safetensors|png)\.\d+\.tmp"
 )
 
 
@@ -45,12 +45,14 @@ def parse(text: str, family: str) -> Any:
     """A method from text such as `and-mask(threshold=0.8)`; strategies may be woven with `+`.
 
     Values are Python literals, read by `ast.literal_eval`: nothing is evaluated. An attack may stand
-    where a strategy takes one.
+    where a strategy takes one, and a net where an objective does.
 
     >>> parse("ewc(strength=100)+and-mask", "strategies")
     weave(EWC(strength=100), ANDMask())
     >>> parse("adversarial-training(attack=pgd(eps=0.2))", "strategies")
     AdversarialTraining(attack=PGD(eps=0.2))
+    >>> parse("classification(net=mlp(dropout=0.5))", "objectives")
+    Classification(net='mlp(dropout=0.5)')
     >>> parse("sgd(lr=0.1)", "optimizers")
     Optimizer('sgd', lr=0.1)
     """
@@ -80,20 +82,15 @@ def _parts(text: str) -> list[str]:
 
 
 def _method(text: str, family: str) -> Any:
-    from weft.core.catalogue import find
+    from weft.core.catalogue import FORM, called, find
     from weft.core.configured import closest
     from weft.engine.optim import Optimizer
 
-    found = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
-    form = "a name, or name(setting=value, ...) with numbers, text or tuples as values"
-    if found is None or len(text) > 2000:
-        raise ValueError(f"expected {form}, got {shown(text)}")
-    name = found.group(1)
+    name, nodes = called(text)
     try:
-        call: Any = ast.parse(f"_({found.group(2) or ''})", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"expected {form}, got {shown(text)}") from error
-    settings = _settings(call, text, form)
+        settings = {setting: _value(node) for setting, node in nodes.items()}
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"expected {FORM}, got {shown(text)}") from error
     if family == "optimizers":
         return Optimizer(name, **settings)
     method = find(family, name)
@@ -104,26 +101,26 @@ def _method(text: str, family: str) -> Any:
     return find(family, name, **settings)
 
 
-def _settings(call: Any, text: str, form: str) -> dict[str, Any]:
-    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-        raise ValueError(f"expected {form}, got {shown(text)}")
-    return {str(keyword.arg): _value(keyword.value, text, form) for keyword in call.keywords}
-
-
-def _value(node: ast.expr, text: str, form: str) -> Any:
+def _value(node: ast.expr) -> Any:
+    """A literal; an attack; or a net, as text that `make_net` reads."""
     from weft import attacks
-    from weft.core.catalogue import spelled
+    from weft.core.catalogue import FORM, called, entries, spelled
     from weft.core.configured import closest
 
     try:
         return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            known = {spelled(name): getattr(attacks, name) for name in attacks.__all__}
-            if spelled(node.func.id) not in known:
-                raise closest(node.func.id, known, "an attack") from error
-            return known[spelled(node.func.id)](**_settings(node, text, form))
-        raise ValueError(f"expected {form}, got {shown(text)}") from error
+    except (ValueError, TypeError, SyntaxError) as error:
+        text = ast.unparse(node)
+        if not isinstance(node, ast.Call | ast.Name):
+            raise ValueError(f"expected {FORM}, got {shown(text)}") from error
+        name, nodes = called(text)
+        nets = {entry.name for entry in entries("nets")}
+        if spelled(name) in nets:
+            return text
+        known = {spelled(name): getattr(attacks, name) for name in attacks.__all__}
+        if spelled(name) not in known:
+            raise closest(name, [*known, *nets], "an attack or a net") from error
+        return known[spelled(name)](**{setting: _value(value) for setting, value in nodes.items()})
 
 
 # --- the job ------------------------------------------------------------------------------------------
@@ -139,14 +136,18 @@ class Options:
     drop: tuple[str, ...] = ()
     encoding: str = "utf-8"
     objective: str | None = None
+    net: str | None = None
     strategy: str | None = None
     optimizer: str | None = None
+    schedule: str | None = None
     replicas: int | None = None
     epochs: int | None = None
     steps: int | None = None
     batch_size: int = 64
     validation: float = 0.2
+    patience: int | None = None
     seed: int = 0
+    device: str | None = None
     dtype: str = "float32"
 
     def make_objective(self) -> Objective | None:
@@ -169,16 +170,26 @@ class Options:
         objective = self.make_objective()
         if objective is None:
             objective = Classification() if recipe.target and recipe.target.kind == "classes" else Regression()
+        if self.net is not None:
+            if "net" not in objective._get_param_names():
+                raise ValueError(
+                    f"expected an objective with one net to give it {self.net}, got {self.objective}; name its nets by "
+                    "its own settings"
+                )
+            objective.set_params(net=self.net)
         return Learner(
             objective,
             strategy=None if self.strategy is None else parse(self.strategy, "strategies"),
             optimizer=None if self.optimizer is None else parse(self.optimizer, "optimizers"),
+            schedule=self.schedule,
             epochs=self.epochs,
             steps=self.steps,
             batch_size=self.batch_size or None,
             validation=_held_out(table),
+            patience=self.patience,
             replicas=self.replicas,
             random_state=self.seed,
+            device=self.device,
             dtype=self.dtype,
             verbose=verbose,
             folder=folder,
@@ -386,7 +397,10 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
                 with contextlib.suppress(OSError):  # what else is in it stays
                     folder.rmdir()
             raise
-    return {**_result(job, learner, table, rows), "run": str(folder), "resumed_at": before if resume else None}
+    result = {**_result(job, learner, table, rows), "run": str(folder), "resumed_at": before if resume else None}
+    if "risk" in result:
+        keep_risk(result["risk"], folder)
+    return result
 
 
 def _score(kind: str, y: np.ndarray[Any, Any], answers: np.ndarray[Any, Any]) -> float | None:
@@ -425,6 +439,10 @@ def _result(job: Job, learner: Learner, table: Table, rows: np.ndarray[Any, Any]
         "stopped": learner.stop_reason_,
         "tasks": learner.tasks_,
     }
+    held = ~rows
+    seen = held if held.any() else rows
+    if table.environment is not None:
+        result["risk"] = _risk(learner, table, seen, job.recipe.environment, "held-out" if held.any() else "training")
     if target is None or table.y is None or "predict" not in learner._objective().capabilities():
         if history:
             name, value = learner.progress()
@@ -432,12 +450,10 @@ def _result(job: Job, learner: Learner, table: Table, rows: np.ndarray[Any, Any]
         return result
     answers = learner.predict(table.X)
     result["measure"] = "accuracy" if target.kind == "classes" else "R2"
-    held = ~rows
     for name, part in (("training", rows), ("held_out", held)):
         result[name] = _score(target.kind, table.y[part], answers[part])
     if target.kind == "classes" and held.any():
         result["interval"] = _wilson(result["held_out"], int(held.sum()))
-    seen = held if held.any() else rows
     for name, labels in (("environments", table.environment), ("by_task", table.task)):
         if labels is not None:
             result[name] = {
@@ -447,9 +463,47 @@ def _result(job: Job, learner: Learner, table: Table, rows: np.ndarray[Any, Any]
                 }
                 for label in np.unique(labels).tolist()
             }
+    if "risk" in result:
+        result["risk"]["score"] = result["measure"]
+        for label, part in result["risk"]["environments"].items():
+            part["score"] = result["environments"][label]["score"]
+            result["environments"][label]["risk"] = part["risk"]
     if learner.replicas is not None:
         result["replicas"] = [_alone(learner, k, target.kind, table, seen) for k in range(len(learner.seeds_))]
     return result
+
+
+def _risk(
+    learner: Learner, table: Table, seen: np.ndarray[Any, Any], environment: str | None, part: str
+) -> dict[str, Any]:
+    """The objective's progress measure in each environment: the mean over replicas, and each one's."""
+    from weft.measures import environment_risk
+
+    measure, direction = learner._objective().progress
+    y = None if table.y is None else table.y[seen]
+    found = environment_risk(learner, table.X[seen], y, environment=table.environment[seen], measure=measure)  # type: ignore[index]
+    reasons = [learner.stop_reason_] if isinstance(learner.stop_reason_, str) else learner.stop_reason_
+    kept = [k for k, reason in enumerate(reasons) if not reason.startswith("diverged")]
+    values = np.atleast_2d(found.values)[kept]
+    means = values.mean(0)
+
+    def plain(value: float) -> float | None:
+        return float(value) if math.isfinite(value) else None
+
+    each = {
+        str(name): {"rows": rows, "score": None, "risk": plain(mean), "replicas": [plain(value) for value in column]}
+        for name, rows, mean, column in zip(found.names, found.rows, means, values.T, strict=True)
+    }
+    return {
+        "environment": environment,
+        "part": part,
+        "measure": measure,
+        "direction": direction,
+        "score": None,
+        "worst": list(each)[int(means.argmax() if direction == "min" else means.argmin())],
+        "mean": plain(means.mean()),
+        "environments": each,
+    }
 
 
 def _alone(learner: Learner, k: int, kind: str, table: Table, seen: np.ndarray[Any, Any]) -> float | None:

@@ -7,6 +7,7 @@ training starts (`reset`), and compared with afterwards.
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from weft.sources.cast import Cast
 if TYPE_CHECKING:
     from weft.learner import Learner
 
-__all__ = ["DTYPES", "as_tensor", "inputs", "match", "plain", "read", "sources", "take", "unpack"]
+__all__ = ["DTYPES", "as_tensor", "environments", "inputs", "match", "plain", "read", "sources", "take", "unpack"]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -253,7 +254,8 @@ def _class_weights(learner: Learner, given: Any, numbers: Any, weight: Any) -> n
     return table[numbers]
 
 
-def _environments(environment: Any, rows: int) -> np.ndarray[Any, Any]:
+def environments(environment: Any, rows: int) -> np.ndarray[Any, Any]:
+    """The name of each row's environment."""
     names = plain(environment)
     if names.shape != (rows,):
         raise ValueError(
@@ -311,7 +313,7 @@ def read(
     if weight is not None:
         data["weight"] = weight
     if environment is not None:
-        data["environment"] = _environments(environment, rows)
+        data["environment"] = environments(environment, rows)
         if "environment" in objective.fields:
             _same_environments(learner, data["environment"], reset)
     return data
@@ -351,12 +353,27 @@ def sources(learner: Learner, data: dict[str, Any]) -> tuple[Source, Source | No
     common = {"holdout": share, "strata": strata, "environment": environment, "grouped": grouped}
     common["with_environment"] = reads
     source = Arrays(**data, **common, batch_size=size)
+    if grouped:
+        _warn_of_absent(source)
     if isinstance(held, float):
         return source, Arrays(**data, **{**common, "grouped": False}, part="validation")
     if isinstance(held, tuple):
         X, y = held
         return source, Arrays(**_moved(read(learner, X, y, None, None, reset=False), device))
     return source, held
+
+
+def _warn_of_absent(source: Arrays) -> None:
+    """An environment with fewer rows than a pass has steps is not in every batch."""
+    sizes, steps = source._group_sizes.tolist(), source.epoch or 1
+    few = [f"{name!r} ({size})" for name, size in zip(source.environments.tolist(), sizes, strict=True) if size < steps]
+    if few:
+        warnings.warn(
+            f"expected rows of every environment in every batch, got fewer rows than the {steps} batches of a pass in "
+            f"{', '.join(few[:5])}{', ...' if len(few) > 5 else ''}: where absent they count for nothing; take a "
+            "larger batch_size, or None for all rows",
+            stacklevel=5,
+        )
 
 
 def _moved(data: dict[str, Any], device: torch.device) -> dict[str, Any]:

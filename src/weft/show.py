@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Curve", "about", "curves", "drawn", "is_run", "picture", "records", "run_folder"]
+__all__ = ["Curve", "about", "curves", "drawn", "is_run", "keep_risk", "picture", "records", "risk", "run_folder"]
 
 _FIXED = ("step", "epoch", "seconds", "task")
 _MARKS = {"training": ".", "validation": "o"}
+_MOST = 40  # environments in a picture
 
 
 @dataclass
@@ -105,6 +107,34 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def keep_risk(found: dict[str, Any], folder: Path) -> None:
+    """Writes the risk by environment to a run's folder: as `risk.json`, and drawn as `risk.png`."""
+    from weft.engine.checkpoint import write_bytes, write_text
+
+    canvas = io.BytesIO()
+    picture([], canvas, risk=found)
+    write_bytes(folder / "risk.png", canvas.getvalue())
+    write_text(folder / "risk.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+
+
+def risk(folder: Path) -> dict[str, Any] | None:
+    """A run's risk by environment; None where it has no environments, or has not ended."""
+    path = folder / "risk.json"
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        for part in found["environments"].values():
+            sum(value or 0.0 for value in [part["rows"], part["risk"], part["score"], *part["replicas"]])
+        if not {"environment", "part", "measure", "direction", "score", "worst", "mean"} <= found.keys():
+            raise ValueError("parts are missing")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"expected the risk by environment in {path}, got a damaged or foreign file: {error!r}"
+        ) from error
+    return found
+
+
 def curves(found: list[dict[str, Any]]) -> list[Curve]:
     """The measures of the records, training and validation side by side."""
     names = list(dict.fromkeys(name for record in found for name in record if name not in _FIXED))
@@ -179,7 +209,14 @@ def _chart(name: str, parts: list[Curve], width: int, height: int) -> str:
     return "\n".join(lines)
 
 
-def picture(found: list[Curve], path: Path, *, title: str = "", tasks: dict[str, float] | None = None) -> None:
+def picture(
+    found: list[Curve],
+    path: Path | io.BytesIO,
+    *,
+    title: str = "",
+    tasks: dict[str, float] | None = None,
+    risk: dict[str, Any] | None = None,
+) -> None:
     """Draws the curves into a PNG file: the median over replicas in a band from the least to the largest.
 
     Args:
@@ -187,15 +224,21 @@ def picture(found: list[Curve], path: Path, *, title: str = "", tasks: dict[str,
         path: the file.
         title: above the picture.
         tasks: where each task begins, by step.
+        risk: by environment, for a part of the picture of its own.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     charts = _by_measure(found)
-    figure = Figure(figsize=(5.2 * len(charts), 3.6), layout="constrained")
+    count = len(charts) + (risk is not None)
+    height = 3.6 if risk is None else max(3.6, 1.0 + 0.24 * min(len(risk["environments"]), _MOST + 1))
+    figure = Figure(figsize=(5.2 * count, height), layout="constrained")
     FigureCanvasAgg(figure)
     colours = {"training": "#4477aa", "validation": "#ee7733"}
-    for axes, (name, parts) in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts.items(), strict=True):
+    every = figure.subplots(1, count, squeeze=False)[0]
+    if risk is not None:
+        _draw_risk(every[-1], risk)
+    for axes, (name, parts) in zip(every, charts.items(), strict=False):
         for part in parts:
             colour = colours[part.part]
             marker = "o" if len(part.steps) == 1 else None
@@ -223,6 +266,37 @@ def picture(found: list[Curve], path: Path, *, title: str = "", tasks: dict[str,
     if title:
         figure.suptitle(_literal(title), fontsize=10)
     figure.savefig(path, dpi=120, format="png")
+
+
+def _draw_risk(axes: Any, found: dict[str, Any]) -> None:
+    """A line for each environment, the worst on top: the mean over replicas as a dot, each replica as a ring."""
+    named = [(label, part) for label, part in found["environments"].items() if part["risk"] is not None]
+    named.sort(key=lambda pair: pair[1]["risk"], reverse=found["direction"] == "min")
+    shown = named[:_MOST]
+    for i, (label, part) in enumerate(shown):
+        worst = label == found["worst"]
+        colour = "#ee7733" if worst else "#4477aa"
+        each = [value for value in part["replicas"] if value is not None]
+        axes.hlines(i, min([part["risk"], *each]), max([part["risk"], *each]), color=colour, alpha=0.3, linewidth=3)
+        if len(each) > 1:
+            axes.plot(each, [i] * len(each), "o", color=colour, markersize=4, fillstyle="none", alpha=0.7)
+        axes.plot([part["risk"]], [i], "o", color=colour, markersize=7)
+    if found["mean"] is not None:
+        axes.axvline(found["mean"], color="0.6", linewidth=0.8, linestyle=":")
+        place = {"va": "bottom", "ha": "center", "transform": axes.get_xaxis_transform()}
+        axes.text(found["mean"], 1.0, "mean", fontsize=8, color="0.4", **place)
+    marks = {True: ", the worst", False: ""}
+    names = [_literal(f"{label} ({part['rows']} rows{marks[label == found['worst']]})") for label, part in shown]
+    axes.set_yticks(range(len(shown)), names, fontsize=8)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.grid(axis="x", color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    rest = f", the {_MOST} worst of {len(named)}" if len(named) > _MOST else ""
+    axes.set_title(_literal(f"risk by {found['environment']}{rest}"), loc="left", pad=16)
+    rings = "; a ring for each replica" if any(len(part["replicas"]) > 1 for _, part in shown) else ""
+    axes.set_xlabel(_literal(f"{found['measure'].replace('_', ' ')}, mean over the {found['part']} rows{rings}"))
 
 
 def _literal(text: str) -> str:

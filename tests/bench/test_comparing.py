@@ -62,6 +62,8 @@ def test_a_study(whole):
         assert row["mean"] == pytest.approx(np.mean(row["scores"]))
         assert row["interval"][0] <= row["mean"] <= row["interval"][1]
         assert set(row["environments"]) == set(SITES)
+        means = {name: np.mean(place["scores"]) for name, place in row["environments"].items()}
+        assert row["worst"] == {"environment": min(means, key=means.get), "score": pytest.approx(min(means.values()))}
         best = max(t["value"] for t in found["trials"] if t["method"] == row["name"])
         assert row["validation"] == best
         assert any(t["setting"] == row["setting"] and t["value"] == best for t in found["trials"])
@@ -321,6 +323,8 @@ def test_bad_studies(given, told):
         ("regression", "expected methods for classes"),
         ("ewc", "expected tasks for 'ewc'"),
         ("and-mask(threshold=2)", r"threshold in \[0, 1\]"),
+        ("mlp(dropuot=0.5)", "did you mean 'dropout'"),
+        ("mlp(dropout=1.5)/and-mask", "expected a net for .*between 0 and 1, but got 1.5"),
     ],
 )
 def test_bad_methods(tmp_path, method, told):
@@ -329,10 +333,28 @@ def test_bad_methods(tmp_path, method, told):
     assert not (tmp_path / "s").exists()
 
 
+def test_baselines_are_methods_of_one_line(tmp_path):
+    """Dropout and batch normalization by the net, penalties as strategies, the game by its objective."""
+    methods = ["mlp(dropout=0.5)", "mlp(batch_norm=True)/and-mask(threshold=0.5)", "l1", "l2", "dann"]
+    small = {**SMALL, "budget": 1, "batch": 1}
+    found = compare(out=tmp_path / "s", methods=methods, **small)["methods"]
+    assert [row["name"] for row in found] == methods
+    assert all(row["trials"]["complete"] == 1 and len(row["scores"]) == 2 for row in found)
+    assert found[0]["objective"] == "Classification(net='mlp(dropout=0.5)', hidden=(64, 64))"
+    assert (found[1]["objective"], found[1]["strategy"]) == (
+        "Classification(net='mlp(batch_norm=True)', hidden=(64, 64))",
+        "ANDMask(threshold=0.5)",
+    )
+    values = Method.parse("mlp(dropout=0.5)", False)
+    assert values.objective == "Regression(net='mlp(dropout=0.5)', hidden=(64, 64))"
+
+
 def test_environments_are_needed_by_who_compares_them(tmp_path):
     iris = load_iris(as_frame=True).frame
     with pytest.raises(ValueError, match="expected environments for 'and-mask'"):
         compare(table=iris, target="target", methods=["and-mask"], out=tmp_path / "s", **TINY)
+    with pytest.raises(ValueError, match="expected environments for 'dann'"):
+        compare(table=iris, target="target", methods=["dann"], out=tmp_path / "s", **TINY)
     iris["site"] = "one"
     with pytest.raises(ValueError, match="expected at least two environments to learn from"):
         compare(table=iris, target="target", environment="site", out=tmp_path / "s", **SMALL)
@@ -422,6 +444,8 @@ def test_the_command(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "distinguishable here" in done.output or "better than" in done.output
     assert "looks at the test: 2" in done.output
+    assert "accuracy by environment, mean over seeds:" in done.output
+    assert "the worst" in done.output
     folder = tmp_path / "studies" / "digits"
     assert (folder / "report.html").exists()
     again = weft("--out", folder, "--json")

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -100,6 +101,22 @@ def test_a_study_is_told_by_its_own_numbers(folders):
     assert len(page.table("The ledger")) == 1 + len(given["ledger"])
     assert len(page.table("Every trial")) == 1 + len(given["trials"])
     assert len(page.table("Accuracy in each environment")) == 1 + 5
+
+
+def test_a_run_tells_its_risk_by_environment(folders, tmp_path):
+    shutil.copytree(folders / "run", tmp_path / "run")
+    each = {
+        "a": {"rows": 7, "risk": 0.25, "replicas": [0.2, 0.3]},
+        "<b>": {"rows": 9, "risk": 0.5, "replicas": [0.4, 0.6]},
+    }
+    about = {"environment": "site", "part": "held-out", "measure": "task_loss", "direction": "min", "score": None}
+    found = {**about, "worst": "<b>", "mean": 0.375, "environments": {k: {**v, "score": None} for k, v in each.items()}}
+    (tmp_path / "run" / "risk.json").write_text(json.dumps(found))
+    write([tmp_path / "run"])
+    rows = Reader((tmp_path / "run" / "report.html").read_text()).table(
+        "Risk by environment: mean task loss of the held-out"
+    )
+    assert [[cell.strip() for cell in row[:3]] for row in rows[1:]] == [["a", "7", "0.250"], ["<b>", "9", "0.500"]]
 
 
 def test_the_files_to_download_hold_every_score(folders):

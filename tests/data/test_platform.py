@@ -125,15 +125,49 @@ def test_levels_differ_in_looks_only():
     assert float((looks["sky"].mean((2, 3)) - looks["ground"].mean((2, 3))).abs().min()) > 0.1
 
 
-def test_the_cue_tells_the_direction_in_the_levels_own_way():
-    levels = range(200)
-    plain, cued = Platform(levels), Platform(levels, cue=0.2)
-    assert 60 < int((plain.looks["side"] > 0).sum()) < 140
-    state = plain.start(keys(500))
-    light = (cued.see(state) - plain.see(state))[:, :, 0]  # the top row is always sky
-    towards = (light[:, :, -1] - light[:, :, 0]).mean(1).sign()
-    side = plain.looks["side"][state.look]
-    assert torch.equal(towards, side * (state.coin - state.x).sign())
+def test_signs_tell_the_action_in_the_levels_own_script():
+    levels = range(30)
+    plain, signed = Platform(levels), Platform(levels, signs=0.3)
+    state = plain.start(keys(2000))
+    seen, action = signed.see(state), plain.expert(state)
+    torch.testing.assert_close(seen[:, :, 1:], plain.see(state)[:, :, 1:], rtol=0, atol=0)
+    row = seen[:, :, 0]
+    torch.testing.assert_close((row - 0.5).abs(), torch.full_like(row, 0.3))
+    glyphs = {}
+    for level, a, glyph in zip(state.look.tolist(), action.tolist(), row, strict=True):
+        assert torch.equal(glyphs.setdefault((level, a), glyph), glyph)  # the same wherever that is to be done
+    every = torch.stack([glyphs[key] for key in sorted(glyphs)]).flatten(1)
+    assert len(every) == 120
+    agree = ((every[:, None] > 0.5) == (every > 0.5)).double().mean(-1)
+    assert float(agree[~torch.eye(120, dtype=torch.bool)].max()) < 0.9  # and no two alike, in a level or across levels
+    # what a script says elsewhere is chance: glyphs of an action in other levels are no nearer than those of others
+    same = torch.arange(120)[:, None] % 4 == torch.arange(120) % 4
+    other = torch.arange(120)[:, None] // 4 != torch.arange(120) // 4
+    assert abs(float(agree[same & other].mean() - agree[~same & other].mean())) < 0.01
+
+
+@pytest.mark.parametrize("r", [1, 3, 15])
+def test_the_camera_follows_the_player(r):
+    levels = range(9)
+    world, near = Platform(levels), Platform(levels, camera=r)
+    state = world.start(keys(200))
+    state = state._replace(coin=torch.where(torch.arange(200) < 5, state.x, state.coin))  # some have taken it
+    whole, part = world.see(state), near.see(state)
+    assert near.observation.shape == part.shape[1:] == (3, 2 * r + 1, 2 * r + 1)
+    for i in range(200):
+        x, coin = int(state.x[i]), int(state.coin[i])
+        y, goal = (15 - int(state.height[i, c]) for c in (x, coin))
+        expected = torch.zeros(3, 2 * r + 1, 2 * r + 1)
+        for row in range(2 * r + 1):
+            for column in range(2 * r + 1):
+                if 0 <= y + row - r < 16 and 0 <= x + column - r < 16:
+                    expected[:, row, column] = whole[i, :, y + row - r, x + column - r]
+        if coin != x:
+            at = [min(max(d, -r), r) + r for d in (goal - y, coin - x)]
+            expected[:, at[0], at[1]] = world.looks["coin"][state.look[i]].clamp(0, 1)
+        torch.testing.assert_close(part[i], expected, rtol=0, atol=0)
+    X, _, _ = platform_clones(5, levels=levels, camera=r, signs=0.2)
+    assert X.shape == (45, 3, 2 * r + 1, 2 * r + 1)
 
 
 def test_episodes_are_keyed():
@@ -189,7 +223,9 @@ def test_it_is_an_environment_for_rollouts():
         (lambda: Platform([]), "expected numbers of levels"),
         (lambda: Platform([-1]), "expected numbers of levels"),
         (lambda: Platform(variety=2.0), r"expected variety in \[0, 1\]"),
-        (lambda: Platform(cue=-0.1), "cue=-0.1"),
+        (lambda: Platform(signs=-0.1), "signs=-0.1"),
+        (lambda: Platform(camera=0), "expected camera to be a whole number from 1 to 15, or None, got 0"),
+        (lambda: Platform(camera=2.5), "got 2.5"),
         (lambda: platform_clones(0), "expected n_per_level to be an integer >= 1, got 0"),
         (lambda: platform_clones(5, stray=1.5), r"expected stray in \[0, 1\], got 1.5"),
     ],

@@ -26,7 +26,7 @@ from weft.engine.engine import Engine
 from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Regression
 from weft.sources import Arrays, Episodes, Rollouts
-from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask
+from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask, TemporalANDMask
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(41, 4))
@@ -156,6 +156,7 @@ CASES = {
     "mask, every example of environments": lambda: classify(
         weave(AdversarialTraining(ATTACK), ANDMask(threshold=0.1, each="example")), weight=WEIGHT
     ),
+    "mask over steps": lambda: classify(TemporalANDMask(threshold=0.3), environment=None, weight=WEIGHT),
     "tasks, true fisher": lambda: in_sequence("true"),
     "tasks, sampled fisher": lambda: in_sequence("sampled"),
     "episodes": few_shots,

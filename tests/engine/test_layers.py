@@ -12,7 +12,7 @@ from weft.core.strategy import Strategy
 from weft.engine.gradients import Gradient, base_loss
 from weft.engine.holding import holding
 
-GENERAL = {"positions x rows", "grouped conv", "norms", "tied", "twice", "bare"}
+GENERAL = {"positions x rows", "grouped conv", "norms", "tied", "twice", "bare", "subclass"}
 
 
 class Keeps(Strategy):

@@ -6,7 +6,7 @@ import pytest
 from weft import Classifier, Learner, Optimizer, Regressor
 from weft.engine.vectorize import VectorizationWarning
 from weft.measures import environment_risk
-from weft.objectives import GAN, Regression
+from weft.objectives import DANN, GAN, Classification, Regression
 
 RANDOM = np.random.default_rng(0)
 N = 5000  # more than one chunk in an environment
@@ -71,6 +71,17 @@ def test_bad_input(net):
 
     with pytest.raises(NotFittedError):
         environment_risk(Learner(Regression()), X, Y, environment=SITE)
+
+
+def test_an_objective_that_reads_environments_is_measured_on_others():
+    game = Learner(DANN(Classification(hidden=(4,)), hidden=(4,)), epochs=1, random_state=0).fit(X, Y, environment=SITE)
+    some = SITE != "b"
+    whole = environment_risk(game, X, Y, environment=SITE, measure="task_loss")
+    part = environment_risk(game, X[some], Y[some], environment=SITE[some], measure="task_loss")
+    assert part.names == ["a", "c"]
+    np.testing.assert_allclose(part.values, whole.values[[0, 2]], rtol=1e-5)
+    new = environment_risk(game, X, Y, environment=np.full(len(X), "elsewhere"), measure="task_loss")
+    assert new.names == ["elsewhere"]
 
 
 def test_games_report_each_player():

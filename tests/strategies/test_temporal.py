@@ -3,7 +3,9 @@ import pytest
 import torch
 
 from weft import Learner, Optimizer
+from weft.core.state import State
 from weft.objectives import Classification, Regression
+from weft.sources import Arrays
 from weft.strategies import ANDMask, TemporalANDMask
 
 rng = np.random.default_rng(0)
@@ -43,6 +45,25 @@ def test_masked_adam_written_out(each, threshold, decay, shrink):
     expected, kept = naive(threshold, decay, each, shrink, 120, lambda t: np.arange(60))
     assert 0.0 < kept < 1.0 or (each == "batch" and decay == 0.0)
     np.testing.assert_allclose(learner.predict(np.eye(3)), expected, rtol=1e-8)
+
+
+def test_plain_batches_need_no_environments():
+    """Batches of 20 rows, one after another, against Adam written out on the same rows."""
+    net = torch.nn.Linear(3, 1, bias=False)
+    torch.nn.init.zeros_(net.weight)
+    strategy = TemporalANDMask(threshold=0.6, decay=0.8)
+    settings = {"init": "keep", "steps": 90, "batch_size": 20, "dtype": "float64", "random_state": 4}
+    learner = Learner(Regression(net), strategy=strategy, optimizer=Optimizer("adam", lr=0.05), **settings).fit(X, Y)
+    source = Arrays(torch.as_tensor(X), batch_size=20, number=torch.arange(60))
+    state, rows = State(None, {}, {}, torch.tensor(4)), []
+    stream = source.batches(state)
+    for state.step in range(90):
+        rows.append(next(stream)["number"].numpy())
+    expected, kept = naive(0.6, 0.8, "batch", 0.0, 90, lambda t: rows[t - 1])
+    assert 0.0 < kept < 0.9
+    np.testing.assert_allclose(learner.predict(np.eye(3)), expected, rtol=1e-8)
+    sites = Learner(Regression(net), strategy=strategy, optimizer=Optimizer("adam", lr=0.05), **settings)
+    np.testing.assert_array_equal(sites.fit(X, Y, environment=SITE).predict(X), learner.predict(X))
 
 
 def test_without_memory_and_by_sgd_it_is_the_mask():

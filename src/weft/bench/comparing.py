@@ -125,7 +125,10 @@ class Comparing:
         from weft.jobs import parse
 
         way = parse(method.strategy, "strategies") if method.strategy else None
-        if way is not None and (way.needs == "group" or way.per_group) and self.data.by != "environment":
+        reads = method.objective and "environment" in parse(method.objective, "objectives").fields
+        if way is not None and (way.needs == "group" or way.per_group):
+            reads = True
+        if reads and self.data.by != "environment":
             raise ValueError(
                 f"expected environments for {method.name!r}, which compares them, got none; name their column with "
                 "--environment"
@@ -458,6 +461,7 @@ class Comparing:
             "interval": None,
             "seconds": round(sum(t["seconds"] for t in trials) + (final["seconds"] if final else 0.0), 3),
             "environments": None,
+            "worst": None,
             "tasks": None,
             "matrix": final["matrix"] if final else None,
             "task_names": self.data.names if self.data.by == "task" else None,
@@ -472,6 +476,10 @@ class Comparing:
             row["interval"] = list(resampling.interval(table, self.study.level))
         if self.data.by == "environment" and labels is not None:
             row["environments"] = {**(final["training"] or {}), **self._by_label(table, labels, part="test")}
+            places = {name: place["scores"] for name, place in row["environments"].items() if place["scores"]}
+            means = {name: float(np.mean(scores)) for name, scores in places.items()}
+            worst = (min if self.rising else max)(means, key=lambda name: means[name])
+            row["worst"] = {"environment": worst, "score": means[worst]}
         if self.data.by == "task" and labels is not None:
             row["tasks"] = self._by_label(table, labels)
         return row

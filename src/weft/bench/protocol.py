@@ -208,17 +208,22 @@ class Method:
 
     @classmethod
     def parse(cls, text: str, classes: bool) -> Method:
-        """A method from text such as `and-mask`, `least-squares` or `classification/ewc+and-mask`."""
+        """A method from text such as `and-mask`, `least-squares`, `mlp(dropout=0.5)/and-mask`."""
         from weft.core.catalogue import entries, spelled
 
         left, slash, right = _halves(text)
-        objectives = {entry.name for entry in entries("objectives")}
+        names = {family: {entry.name for entry in entries(family)} for family in ("objectives", "nets")}
         bare = spelled(left.partition("(")[0].strip())
-        objective, strategy = (left, right) if slash else ((left, "") if bare in objectives else ("", left))
+        first = slash or bare in names["objectives"] | names["nets"]
+        objective, strategy = (left, right) if first else ("", left)
+        if bare in names["nets"]:  # the usual objective, with that net
+            objective = repr(_default(classes).having(net=left))
         made = parse(objective, "objectives") if objective else _default(classes)
         way = parse(strategy, "strategies") if strategy else parse("erm", "strategies")
         way.validate()
-        if made.fields != ("x", "y"):
+        if isinstance(getattr(made, "net", None), str):
+            _try_net(made.net, text)
+        if made.fields not in (("x", "y"), ("x", "y", "environment")):
             raise ValueError(
                 f"expected methods that predict a target from rows, got {text!r}, which learns from "
                 f"{', '.join(made.fields)}"
@@ -274,6 +279,20 @@ def _default(classes: bool) -> Any:
     return Classification(hidden=(64, 64)) if classes else Regression(hidden=(64, 64))
 
 
+def _try_net(net: str, text: str) -> None:
+    """Raises where the net of a method cannot be made, before anything is trained."""
+    import torch
+
+    from weft.core.source import Field
+    from weft.nets import make_net
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            make_net(net, Field((2,), torch.float32), 2)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"expected a net for {text!r}, got {net!r}: {error}") from error
+
+
 def suitable(study: Study, classes: bool) -> list[str]:
     """The methods of the catalogue that make use of what the study's data tells."""
     from weft.core.catalogue import entries
@@ -319,7 +338,8 @@ def _train(learner: Learner, data: Data, part: Part) -> None:
         return
     use = {}
     strategy = learner._strategy()
-    if data.by == "environment" and (strategy.needs == "group" or strategy.per_group):
+    read = strategy.needs == "group" or strategy.per_group or "environment" in learner._objective().fields
+    if data.by == "environment" and read:
         use = {"environment": part.labels}
     learner.fit(part.X, part.y, **use)
 

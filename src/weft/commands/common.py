@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "print_json", "printable", "say", "told"]
+__all__ = ["console", "print_json", "print_risk", "printable", "say", "told"]
 
 
 def printable(text: str) -> str:
@@ -61,6 +61,33 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+
+
+def print_risk(screen: Console, found: dict[str, Any], most: int = 20) -> None:
+    """A run's risk by environment; of many environments the worst ones."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    measure = found["measure"].replace("_", " ")
+    each = list(found["environments"].items())
+    if len(each) > most:
+        sign = -1.0 if found["direction"] == "min" else 1.0
+        each = sorted(each, key=lambda pair: (pair[0] != found["worst"], sign * (pair[1]["risk"] or 0.0)))[:most]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
+    table.add_column(Text(printable(found["environment"])), style="cyan", no_wrap=True)
+    for name in ("rows", *([found["score"]] if found["score"] else []), measure, ""):
+        table.add_column(Text(name), justify="right" if name else "left", no_wrap=True)
+    for label, part in each:
+        scores = [number(part["score"])] if found["score"] else []
+        mark = "the worst" if label == found["worst"] else ""
+        table.add_row(Text(printable(label)), str(part["rows"]), *scores, number(part["risk"]), Text(mark))
+    rest = f"; the {most} worst of {len(found['environments'])}" if len(each) < len(found["environments"]) else ""
+    over = ", of a replica alone" if any(len(part["replicas"]) > 1 for _, part in each) else ""
+    screen.print(Text(f"risk by environment: mean {measure} of the {found['part']} rows{over}{rest}"))
+    screen.print(table)
 
 
 def print_json(result: dict[str, Any]) -> None:

@@ -248,13 +248,26 @@ def _print_places(screen: Any, results: dict[str, Any], measure: str) -> None:
         if not rows:
             continue
         table = Table("method")
-        for name, place in rows[0][kind].items():
+        places = rows[0][kind]
+        most = len(places) <= 10 or kind == "tasks"
+        few = {name for name, place in places.items() if most or place["part"] == "test"}
+        for name, place in places.items():
+            if name not in few:
+                continue
             mark = " (test)" if place.get("part") == "test" else ""
             table.add_column(Text(printable(f"{name}{mark}")), justify="right")
+        if kind == "environments":
+            table.add_column("the worst", justify="right")
         for row in rows:
-            means = [sum(p["scores"]) / len(p["scores"]) if p["scores"] else None for p in row[kind].values()]
-            table.add_row(Text(printable(row["name"])), *(_score(mean, measure) for mean in means))
-        screen.print(Text(f"by {kind[:-1]}, mean over seeds:"))
+            shown = [place for name, place in row[kind].items() if name in few]
+            means = [sum(p["scores"]) / len(p["scores"]) if p["scores"] else None for p in shown]
+            cells = [_score(mean, measure) for mean in means]
+            if kind == "environments":
+                worst = row.get("worst")
+                cells.append(printable(f"{_score(worst['score'], measure)} ({worst['environment']})") if worst else "-")
+            table.add_row(Text(printable(row["name"])), *map(Text, cells))
+        rest = f" ({len(few)} of {len(places)} shown)" if len(few) < len(places) else ""
+        screen.print(Text(f"{measure} by {kind[:-1]}, mean over seeds{rest}:"))
         screen.print(table)
 
 

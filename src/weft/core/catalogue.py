@@ -6,6 +6,7 @@ read off its docstring, so the two cannot drift apart.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -14,9 +15,10 @@ from typing import Any
 
 from weft.core.configured import closest
 
-__all__ = ["FAMILIES", "Entry", "entries", "find", "spelled"]
+__all__ = ["FAMILIES", "Entry", "called", "entries", "find", "spelled"]
 
 FAMILIES = ("objectives", "strategies", "sources", "nets")
+FORM = "a name, or name(setting=value, ...) with numbers, text or tuples as values"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,24 @@ def spelled(name: str) -> str:
     ('and-mask', 'vrex', 'least-squares')
     """
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
+
+
+def called(text: str) -> tuple[str, dict[str, ast.expr]]:
+    """A name and the settings in brackets after it, read but not evaluated.
+
+    >>> name, settings = called("and-mask(threshold=0.8)")
+    >>> name, ast.literal_eval(settings["threshold"])
+    ('and-mask', 0.8)
+    """
+    found = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL) if len(text) <= 2000 else None
+    try:
+        call: Any = ast.parse(f"_({found.group(2) or ''})", mode="eval").body if found else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        call = None
+    plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
+    if found is None or not plain or not all(keyword.arg for keyword in call.keywords):
+        raise ValueError(f"expected {FORM}, got {text if len(text) <= 60 else f'{text[:60]}...'!r}")
+    return found.group(1), {keyword.arg: keyword.value for keyword in call.keywords}
 
 
 def entries(family: str | None = None) -> list[Entry]:

@@ -45,11 +45,12 @@ class Platform:
 
     A level is a look: colours of sky and ground, their textures and stripes, shades of the player and the coin. It
     changes nothing of what happens, so that a policy which reads the ground, the player and the coin is right in all
-    levels, while much else tells the levels apart. With a `cue`, the sky is besides that brighter towards one side:
+    levels, while much else tells the levels apart. With `signs`, the top row of the picture is a signpost that says
+    what the expert does next, in the level's own script:
 
-        sky += cue side_level sign(coin - x) (column - 7.5) / 15,     side_level = +-1,
+        row = 1/2 + signs glyph_level[expert],     each pixel and colour of a glyph +1 or -1 at random.
 
-    which gives the direction away, in half of the levels the other way round than in the rest.
+    Who has learned the scripts of some levels can play those without looking at the ground, and no other level.
 
     It has the role of CoinRun and the interface of `CartPole`: an environment for `weft.sources.Rollouts`.
 
@@ -57,7 +58,9 @@ class Platform:
         levels: the numbers of the levels that episodes are drawn from, all with the same probability; the looks of
             a number are always the same.
         variety: how much levels differ in looks, in [0, 1]; at 0 they are all alike.
-        cue: the strength of the misleading light.
+        signs: the contrast of the signposts, in [0, 1/2]; at 0 there are none.
+        camera: None shows the whole world. A number r shows 2 r + 1 rows and columns with the player in the middle,
+            as CoinRun does: black beyond the world's edge, and a coin beyond the picture's edge shown at that edge.
 
     References:
         Cobbe, Klimov, Hesse, Kim and Schulman, "Quantifying generalization in reinforcement learning", arXiv
@@ -76,18 +79,30 @@ class Platform:
         tensor(1.)
     """
 
-    observation = Field((3, SIZE, SIZE), torch.float32)
     action = Field((), torch.int64, classes=4)
     horizon = 32
 
-    def __init__(self, levels: Sequence[int] = range(64), *, variety: float = 1.0, cue: float = 0.0) -> None:
+    def __init__(
+        self,
+        levels: Sequence[int] = range(64),
+        *,
+        variety: float = 1.0,
+        signs: float = 0.0,
+        camera: int | None = None,
+    ) -> None:
         self.levels = [int(level) for level in levels]
         if not self.levels or min(self.levels) < 0:
             raise ValueError(f"expected numbers of levels, each 0 or more, got {list(levels)[:5]}")
-        if not 0.0 <= variety <= 1.0 or not 0.0 <= cue < math.inf:
-            raise ValueError(f"expected variety in [0, 1] and cue >= 0, got variety={variety!r} and cue={cue!r}")
-        self.variety, self.cue = variety, cue
-        self.looks = _looks(torch.tensor(self.levels), variety)
+        if not 0.0 <= variety <= 1.0 or not 0.0 <= signs <= 0.5:
+            raise ValueError(
+                f"expected variety in [0, 1] and signs in [0, 1/2], got variety={variety!r} and signs={signs!r}"
+            )
+        if camera is not None and not (isinstance(camera, int | np.integer) and 1 <= camera < SIZE):
+            raise ValueError(f"expected camera to be a whole number from 1 to {SIZE - 1}, or None, got {camera!r}")
+        self.variety, self.signs, self.camera = variety, signs, camera
+        side = SIZE if camera is None else 2 * int(camera) + 1
+        self.observation = Field((3, side, side), torch.float32)
+        self.looks = _looks(torch.tensor(self.levels), variety, side)
 
     def reset(self, keys: Tensor) -> tuple[PlatformState, Tensor]:
         """One episode's start for each key, and what is seen of it."""
@@ -143,41 +158,63 @@ class Platform:
         return right + 2 * ((ahead == 0) | (ahead > here)).long()
 
     def see(self, state: PlatformState) -> Tensor:
-        """The picture, (n, 3, 16, 16) in [0, 1]: the level's sky and ground, the player and the coin on it."""
+        """The picture, (n, 3, rows, columns) in [0, 1]: sky and ground, the player and the coin on it, the signpost."""
         looks = {name: table.to(state.x.device)[state.look] for name, table in self.looks.items()}
         cells = torch.arange(SIZE, device=state.x.device)
         up = (SIZE - 1 - cells)[:, None]  # the first row of a picture is the highest
-        light = self.cue * looks["side"] * (state.coin - state.x).sign()
-        sky = looks["sky"] + light[:, None, None, None] * (cells - 7.5) / 15
         solid = (up < state.height[:, None, :])[:, None]
-        picture = torch.where(solid, looks["ground"], sky)
+        picture = torch.where(solid, looks["ground"], looks["sky"])
         for column, name in ((state.coin, "coin"), (state.x, "player")):
-            stands = state.height.gather(1, column[:, None])[:, :, None]
-            spot = (cells == column[:, None, None]) & (up == stands)
+            spot = (cells == column[:, None, None]) & (up == self._stands(state, column)[:, None, None])
             picture = torch.where(spot[:, None], looks[name][:, :, None, None], picture)
+        if self.camera is not None:
+            picture = self._follow(picture, state, looks["coin"], int(self.camera))
+        if self.signs:
+            glyph = looks["script"][torch.arange(len(state.x), device=cells.device), self.expert(state)]
+            picture = torch.cat([0.5 + self.signs * glyph[:, :, None], picture[:, :, 1:]], 2)
         return picture.clamp(0.0, 1.0)
 
+    @staticmethod
+    def _stands(state: PlatformState, column: Tensor) -> Tensor:
+        """How high one stands in a column."""
+        return state.height.gather(1, column[:, None])[:, 0]
 
-def _looks(levels: Tensor, variety: float) -> dict[str, Tensor]:
-    """What each level looks like: `sky` and `ground` (levels, 3, 16, 16), `player` and `coin` (levels, 3), `side`."""
+    def _follow(self, picture: Tensor, state: PlatformState, coin: Tensor, r: int) -> Tensor:
+        """The part of the picture around the player, with the coin at its edge where it lies beyond."""
+        own = self._stands(state, state.x)
+        around = torch.arange(2 * r + 1, device=picture.device)
+        rows, columns = (SIZE - 1 - own)[:, None] + around, state.x[:, None] + around  # counted with a margin of r
+        n = torch.arange(len(own), device=picture.device)[:, None, None]
+        wide = torch.nn.functional.pad(picture, (r, r, r, r)).permute(0, 2, 3, 1)
+        part = wide[n, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        along = (state.coin - state.x).clamp(-r, r) + r
+        down = (own - self._stands(state, state.coin)).clamp(-r, r) + r
+        spot = (around == along[:, None, None]) & (around[:, None] == down[:, None, None])
+        spot &= (state.coin != state.x)[:, None, None]  # the player stands before a coin it has taken
+        return torch.where(spot[:, None], coin[:, :, None, None], part)
+
+
+def _looks(levels: Tensor, variety: float, side: int) -> dict[str, Tensor]:
+    """What each level looks like.
+
+    `sky` and `ground` (levels, 3, 16, 16), `player` and `coin` (levels, 3), `script` (levels, 4 actions, 3, side).
+    """
     keys = fold(key_of(0), "platform", levels)
 
     def drawn(name: str, *shape: int) -> Tensor:
         return variety * (unit(fold(keys, name), shape) - 0.5)  # around 0, up to a half
 
     cells = torch.arange(SIZE)
-    colour = 0.4 + 0.6 * drawn("sky", 3, 1, 1)
-    # the ground differs from the sky by a quarter in every colour, darker or brighter
-    contrast = torch.where(drawn("contrast", 3, 1, 1) >= 0, 0.25, -0.25)
+    colour = 0.6 + 0.6 * drawn("sky", 3, 1, 1)
     tables = {}
-    for name, base in (("sky", colour), ("ground", colour + contrast)):
+    for name, base in (("sky", colour), ("ground", colour - 0.25)):
         wave = 1.0 + 2.0 * drawn(f"{name} waves", 2, 1, 1)
         across = wave[:, :1] * cells + wave[:, 1:] * cells[:, None] + 2 * math.pi * drawn(f"{name} phase", 1, 1, 1)
         stripes = 0.3 * drawn(f"{name} stripes", 3, 1, 1) * torch.sin(across)
         tables[name] = base + stripes + 0.2 * drawn(f"{name} grain", 3, SIZE, SIZE)
     tables["player"] = torch.tensor([1.0, 0.0, 0.8]) + 0.3 * drawn("player", 3)
     tables["coin"] = torch.tensor([1.0, 0.9, 0.0]) + 0.3 * drawn("coin", 3)
-    tables["side"] = torch.where(unit(fold(keys, "side"), ()) < 0.5, -1.0, 1.0)
+    tables["script"] = torch.where(unit(fold(keys, "script"), (4, 3, side)) < 0.5, -1.0, 1.0)
     return tables
 
 
@@ -187,7 +224,8 @@ def platform_clones(
     levels: Sequence[int] = range(64),
     stray: float = 0.2,
     variety: float = 1.0,
-    cue: float = 0.0,
+    signs: float = 0.0,
+    camera: int | None = None,
     random_state: int = 0,
 ) -> tuple[Array, Array, Array]:
     """What the expert of `Platform` does in states of several levels: data to clone it from.
@@ -200,11 +238,12 @@ def platform_clones(
         n_per_level: rows of each level.
         levels: which levels; others are unseen ones.
         stray: in [0, 1].
-        variety, cue: those of `Platform`.
+        variety, signs, camera: those of `Platform`.
         random_state: the seed.
 
     Returns:
-        X of shape (n, 3, 16, 16) in float32; the expert's action; and the level of each row, its environment.
+        X of shape (n, 3, 16, 16), or what the camera shows, in float32; the expert's action; and the level of each
+        row, its environment.
 
     References:
         The role of the states of CoinRun in Parascandolo et al., arXiv 2009.00329, section 4.3 (64 levels of 1,000
@@ -219,7 +258,7 @@ def platform_clones(
         raise ValueError(f"expected n_per_level to be an integer >= 1, got {n_per_level!r}")
     if not 0.0 <= stray <= 1.0:
         raise ValueError(f"expected stray in [0, 1], got {stray!r}")
-    world = Platform(levels, variety=variety, cue=cue)
+    world = Platform(levels, variety=variety, signs=signs, camera=camera)
     look = torch.arange(len(world.levels)).repeat_interleave(n_per_level)
     number = torch.tensor(world.levels)[look]
     turn = torch.arange(n_per_level).repeat(len(world.levels))

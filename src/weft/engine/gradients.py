@@ -178,8 +178,12 @@ class Gradient:
         losses = value = parts["loss"]
         state = parts.get("state", state)
         with keyed(key):
-            if strategy.needs == "mean" or strategy.across:
+            if strategy.across or (strategy.needs == "mean" and not strategy.does("combine")):
                 gradient = parts["gradient"]
+            elif strategy.needs == "mean":  # the batch is one group
+                whole = tree_map(lambda t: t.unsqueeze(0), {"gradient": parts["gradient"], "loss": losses})
+                ones = torch.ones_like(whole["loss"])
+                gradient, state = strategy.combine(whole["gradient"], whole["loss"], ones, state)
             else:
                 weights = self._weights(parts["mass"])
                 value = (weights * losses).sum()

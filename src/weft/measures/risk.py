@@ -77,13 +77,13 @@ def environment_risk(
         >>> risk.worst_environment, bool(risk.worst < 0.1), bool(risk.values[0] > 0.9)
         (2, True, True)
     """
-    from weft.reading import read
+    from weft.reading import environments, read
 
     check_is_fitted(learner)
     if environment is None:
         raise ValueError("expected the environment of each row, got None")
-    data = read(learner, X, y, environment, None, reset=False)
-    labels = data.pop("environment")
+    data = read(learner, X, y, None, None, reset=False)
+    labels = environments(environment, len(data["x"]))
     data.pop("classes", None)
     names, codes = np.unique(labels, return_inverse=True)
     found: list[list[np.ndarray[Any, Any]]] = []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from weft.core.catalogue import called, entries, spelled
 from weft.core.configured import closest
 from weft.core.source import Field
 
@@ -23,26 +26,18 @@ def make_net(
 
     Args:
         net: an `nn.Module` (used as it is), a factory that takes nothing or `(inputs, outputs)`
-            sizes, the name of a net in the catalogue, or None for an MLP.
+            sizes, the name of a net in the catalogue, with settings in brackets if need be
+            (`mlp(dropout=0.5)`), or None for an MLP.
         inputs: shape and dtype of a row.
         outputs: how many values a row's answer has.
-        hidden: the MLP's hidden widths.
+        hidden: the MLP's hidden widths, where the text names none.
         what: how the errors call it.
     """
-    from weft import nets
-
     size = math.prod(inputs.shape)
-    if net is None:
-        if not isinstance(hidden, Sequence) or not all(isinstance(width, int) and width > 0 for width in hidden):
-            raise ValueError(f"expected hidden to be widths of layers such as (128, 128), got {hidden!r}")
-        module: nn.Module = nets.MLP(size, outputs, hidden=hidden)
-    elif isinstance(net, nn.Module):
+    if isinstance(net, nn.Module):
         module = net
-    elif isinstance(net, str):
-        known: dict[str, Callable[..., nn.Module]] = {"mlp": nets.MLP, "linear": nets.Linear}
-        if net not in known:
-            raise closest(net, known, f"a {what}'s name")
-        module = known[net](size, outputs)
+    elif net is None or isinstance(net, str):
+        module = _named("mlp" if net is None else net, what, hidden)(size, outputs)
     elif callable(net):
         required = [
             p
@@ -64,6 +59,25 @@ def make_net(
         )
     _check(module, inputs, outputs, what)
     return module
+
+
+def _named(text: str, what: str, hidden: Sequence[int]) -> Callable[[int, int], nn.Module]:
+    """A net of the catalogue by name, with its settings."""
+    name, nodes = called(text)
+    known = {entry.name: entry.cls for entry in entries("nets")}
+    if spelled(name) not in known:
+        raise closest(name, known, f"a {what}'s name")
+    make = known[spelled(name)]
+    taken = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    settings: dict[str, Any] = {"hidden": hidden} if "hidden" in taken else {}
+    for setting, node in nodes.items():
+        if setting not in taken:
+            raise closest(setting, taken, f"a setting of {name}")
+        try:
+            settings[setting] = ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            raise ValueError(f"expected a number, text or a tuple for {setting} of {name}, got {text!r}") from error
+    return partial(make, **settings)
 
 
 def _check(module: nn.Module, inputs: Field, outputs: int, what: str) -> None:

@@ -49,6 +49,8 @@ class MLP(nn.Module):
         batch_norm: bool = False,
         init: str = "torch",
     ) -> None:
+        if not isinstance(hidden, Sequence) or not all(isinstance(width, int) and width > 0 for width in hidden):
+            raise ValueError(f"expected hidden to be widths of layers such as (128, 128), got {hidden!r}")
         if activation not in _ACTIVATIONS:
             raise closest(activation, _ACTIVATIONS, "an activation")
         if init not in ("torch", "kaiming"):

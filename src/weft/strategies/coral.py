@@ -7,15 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weft.core.configured import Range
 from weft.core.objective import Output
 from weft.core.source import Batch
-from weft.core.strategy import Loss, Params, Strategy, StrategyState, by_group
+from weft.core.strategy import Loss, Params, StrategyState, by_group
+from weft.strategies.aligning import Aligning, shares_by_group
 
-__all__ = ["CORAL", "shares_by_group"]
+__all__ = ["CORAL"]
 
 
-class CORAL(Strategy):
+class CORAL(Aligning):
     """Aligns the features' first two moments between environments.
 
     With mu_e and C_e the mean and the covariance (divisor n_e - 1) of the d features in environment e,
@@ -43,19 +43,8 @@ class CORAL(Strategy):
         True
     """
 
-    needs = "group"
-    across = True
-    reads = frozenset({"features"})
-    neutral = {"strength": 0.0}
-    sweeps = ("strength",)
-    space = {"strength": Range(0.1, 10.0, log=True)}  # DomainBed's
-
     def __init__(self, *, strength: float = 1.0) -> None:
-        self.strength = strength
-
-    def validate(self) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected CORAL's strength >= 0, got {self.strength!r}")
+        super().__init__(strength=strength)
 
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:
         def aligned(params: Params, batch: Batch) -> Output:
@@ -71,14 +60,6 @@ class CORAL(Strategy):
             return replace(output, losses=output.losses + self.strength * penalty)
 
         return aligned
-
-
-def shares_by_group(output: Output, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Each row's share of its group's weight, (groups, rows), and 1 for groups that have any, else 0."""
-    weight = torch.ones_like(output.losses) if output.weight is None else output.weight.to(output.losses.dtype)
-    weight = by_group(weight, batch)
-    mass = weight.sum(1, keepdim=True)
-    return weight / mass.clamp_min(torch.finfo(mass.dtype).tiny), (mass.squeeze(1) > 0).to(mass.dtype)
 
 
 def _apart(values: Tensor, present: Tensor) -> Tensor:

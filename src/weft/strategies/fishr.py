@@ -11,13 +11,13 @@ from torch.func import grad
 from weft.core.configured import Range
 from weft.core.objective import Output
 from weft.core.source import Batch
-from weft.core.strategy import Loss, Params, Strategy, StrategyState, by_group
-from weft.strategies.coral import shares_by_group
+from weft.core.strategy import Loss, Params, StrategyState, by_group
+from weft.strategies.aligning import Aligning, shares_by_group
 
 __all__ = ["Fishr"]
 
 
-class Fishr(Strategy):
+class Fishr(Aligning):
     """Aligns between environments the variance of the head's single-example gradients.
 
     With v_e the variance, over the examples of environment e, of each component of the gradient of an
@@ -53,21 +53,16 @@ class Fishr(Strategy):
         True
     """
 
-    needs = "group"
-    across = True
     reads = frozenset({"features", "rescore"})
-    neutral = {"strength": 0.0}
-    sweeps = ("strength",)
     space = {"strength": Range(10.0, 1e4, log=True)}  # the paper's, in DomainBed
 
     def __init__(self, *, strength: float = 1000.0, anneal: int = 0, ema: float = 0.95) -> None:
-        self.strength = strength
+        super().__init__(strength=strength)
         self.anneal = anneal
         self.ema = ema
 
     def validate(self) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected Fishr's strength >= 0, got {self.strength!r}")
+        super().validate()
         if not isinstance(self.anneal, int) or self.anneal < 0:
             raise ValueError(f"expected Fishr's anneal to be a number of steps >= 0, got {self.anneal!r}")
         if not 0.0 <= float(self.ema) < 1.0:

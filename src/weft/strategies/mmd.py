@@ -8,16 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weft.core.configured import Range
 from weft.core.objective import Output
 from weft.core.source import Batch
-from weft.core.strategy import Loss, Params, Strategy, StrategyState
-from weft.strategies.coral import shares_by_group
+from weft.core.strategy import Loss, Params, StrategyState
+from weft.strategies.aligning import Aligning, shares_by_group
 
 __all__ = ["MMD"]
 
 
-class MMD(Strategy):
+class MMD(Aligning):
     """Aligns the features' distributions between environments, by maximum mean discrepancy.
 
     With the kernel k(a, b) = sum_j exp(-gamma_j |a - b|^2) and K_ef the mean of k over the pairs of a row
@@ -46,22 +45,14 @@ class MMD(Strategy):
         True
     """
 
-    needs = "group"
-    across = True
-    reads = frozenset({"features"})
-    neutral = {"strength": 0.0}
-    sweeps = ("strength",)
-    space = {"strength": Range(0.1, 10.0, log=True)}  # DomainBed's
-
     def __init__(
         self, *, strength: float = 1.0, gammas: Sequence[float] = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
     ) -> None:
-        self.strength = strength
+        super().__init__(strength=strength)
         self.gammas = gammas
 
     def validate(self) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected MMD's strength >= 0, got {self.strength!r}")
+        super().validate()
         if not isinstance(self.gammas, Sequence) or not self.gammas or not all(g > 0 for g in self.gammas):
             raise ValueError(f"expected MMD's gammas to be numbers > 0 such as (0.1, 1.0), got {self.gammas!r}")
 

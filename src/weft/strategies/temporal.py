@@ -21,33 +21,34 @@ class TemporalANDMask(Strategy):
         theta <- theta + u_t    where |a_t| / (1 - decay^t) >= threshold,
 
     and theta stays elsewhere. s_t is the sign of the batch's gradient, or the mean of the environments'
-    signs. The optimizer goes on averaging the gradients of masked components, so Adam's step is ready
-    when they come to agree; masking the gradient instead would be undone by Adam's normalization. With
-    few environments in a batch, agreement is thus asked of all that were seen in about 1 / (1 - decay) steps.
+    signs. The first needs no environments: rows may come from one after another, or from all of them at
+    once, and what lasts over about 1 / (1 - decay) steps is taken to be agreed on. The optimizer goes on
+    averaging the gradients of masked components, so Adam's step is ready when they come to agree;
+    masking the gradient instead would be undone by Adam's normalization.
 
     Args:
         threshold: the share of agreement, in [0, 1]; 0 is ERM.
         decay: beta_3, in [0, 1); 0 looks at the present batch alone.
-        each: whose signs are averaged: the `batch`'s, one at each step, or each `environment`'s.
+        each: whose signs are averaged: the `batch`'s, one at each step (rows are pooled, whatever their
+            environments), or each `environment`'s.
         shrink: weight decay after the mask: at each step parameters are reduced by this share of
             themselves, masked or not (the optimizer's own decay is part of its step and is masked).
 
     References:
         Parascandolo, Neitz, Orvieto, Gresele and Schölkopf, "Learning explanations that are hard to
-        vary", arXiv 2009.00329 (the experiment on CoinRun). The correction for the start at zero and the
-        choice of `each` are ours.
+        vary", arXiv 2009.00329 (the experiment on CoinRun, algorithm 1). The correction for the start at zero
+        and the choice of `each` are ours.
 
     Example:
         >>> import torch
-        >>> mask, half = TemporalANDMask(threshold=0.5, decay=0.5), torch.tensor([0.5, 0.5])
+        >>> mask = TemporalANDMask(threshold=0.5, decay=0.5)
         >>> state = mask.init({"w": torch.zeros(2)})
         >>> for g in ([1.0, 1.0], [1.0, -1.0]):
-        ...     _, state = mask.combine({"w": torch.tensor([g, g])}, torch.zeros(2), half, state)
+        ...     _, state = mask.combine({"w": torch.tensor([g])}, torch.zeros(1), torch.ones(1), state)
         >>> mask.update({"w": torch.tensor([-0.1, -0.1])}, {"w": torch.zeros(2)}, state)[0]
         {'w': tensor([-0.1000,  0.0000])}
     """
 
-    needs = "group"
     neutral = {"threshold": 0.0, "shrink": 0.0}
     sweeps = ("threshold", "decay")
     space = {"threshold": Range(0.0, 1.0), "decay": Range(0.5, 0.95)}
@@ -57,6 +58,10 @@ class TemporalANDMask(Strategy):
         self.decay = decay
         self.each = each
         self.shrink = shrink
+
+    @property
+    def needs(self) -> str:  # type: ignore[override]
+        return "group" if self.each == "environment" else "mean"
 
     def validate(self) -> None:
         if not 0.0 <= float(self.threshold) <= 1.0:

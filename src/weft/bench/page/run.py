@@ -14,11 +14,23 @@ from typing import Any
 import numpy as np
 
 from weft.bench.page import charts
-from weft.bench.page.charts import Dot
+from weft.bench.page.charts import Axis, Dot
 from weft.bench.page.curves import curve_section
-from weft.bench.page.markup import Cell, Markup, Sections, details, el, is_number, num, pairs, seconds, table
+from weft.bench.page.markup import (
+    Cell,
+    Markup,
+    Sections,
+    details,
+    el,
+    formatter,
+    is_number,
+    num,
+    pairs,
+    seconds,
+    table,
+)
 from weft.bench.page.study import again
-from weft.show import Curve, about, curves, records
+from weft.show import Curve, about, curves, records, risk
 
 __all__ = ["commanded", "run", "run_curves", "run_state", "run_title"]
 
@@ -99,6 +111,7 @@ def run(folder: Path, sections: Sections, *, draw: bool = True, data: bool = Tru
     names = sections.names
     sections.add("How it went", *_went(folder, found, lines), _last(lines, sections))
     sections.add("Learning curves", *run_curves(found, lines, sections))
+    sections.add("By environment", *_places(risk(folder), sections))
     for title, parts in (drawn(folder, sections, data=data) if draw else {}).items():
         sections.add(title, *parts)
     params = (told.get("config") or {}).get("params") or {}
@@ -186,6 +199,28 @@ def run_curves(found: list[Json], lines: list[Curve], sections: Sections) -> lis
             tasks[str(record["task"])] = float(before["step"]) if before else 0.0
     breaks = [(step, name) for name, step in list(tasks.items())[1:]]
     return curve_section(charted, sections.names, over="replicas", breaks=breaks)
+
+
+def _places(found: Json | None, sections: Sections) -> list[Any]:
+    """The risk in each environment, as a table with a dot for each, and a tick for each replica."""
+    if not found:
+        return []
+    measure, score = str(found["measure"]).replace("_", " "), found["score"]
+    each = found["environments"]
+    every = [v for part in each.values() for v in [part["risk"], *part["replicas"]] if is_number(v)]
+    axis, write = Axis.over(every, 2, 98, pad=0.04), formatter(every)
+    rows = []
+    for label, part in each.items():
+        points = [(part["risk"], 0)] if is_number(part["risk"]) else []
+        faint = [v for v in part["replicas"] if is_number(v)] if len(part["replicas"]) > 1 else []
+        dot = charts.interval(axis, points, faint=faint, label=f"{label}: {write(part['risk'])}")
+        shown = el("strong", write(part["risk"])) if label == found["worst"] else write(part["risk"])
+        scores = [Cell(part["score"], num(part["score"]))] if score else []
+        rows.append([str(label), part["rows"], *scores, Cell(part["risk"], shown), Cell(None, dot, "plot")])
+    heads = [str(found["environment"]), "rows", *([str(score)] if score else []), measure, Cell("", charts.scale(axis))]
+    caption = f"Risk by environment: mean {measure} of the {found['part']} rows. The worst is bold: {found['worst']}."
+    made = table(caption, heads, rows, names=sections.names, file="risk", picture=len(heads) - 1)
+    return [made]
 
 
 def _columns(told: Json, sections: Sections) -> Markup | None:

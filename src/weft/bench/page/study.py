@@ -257,6 +257,8 @@ def _parts(methods: list[Json], key: str, what: str, measure: Json, numbers: dic
         (str(m["name"]), label): _mean((m[key].get(label) or {}).get("scores")) for m in having for label in labels
     }
     axis, write = _shared(list(means.values())), formatter(list(means.values()))
+    least = min if measure.get("direction") == "max" else max
+    worst = {n: least((v for (m, _), v in means.items() if m == n and v is not None), default=None) for n, _ in means}
     rows = []
     for label in labels:
         facts = next(m[key][label] for m in having if label in m[key])
@@ -269,7 +271,7 @@ def _parts(methods: list[Json], key: str, what: str, measure: Json, numbers: dic
                 *([str(facts.get("part", ""))] if key == "environments" else []),
                 facts.get("rows"),
                 Cell(None, charts.interval(axis, points, label=f"{label}: {told}"), "plot"),
-                *[Cell(value, write(value)) for _, value in each],
+                *[Cell(v, el("strong", write(v)) if v is not None and v == worst[n] else write(v)) for n, v in each],
             ]
         )
     heads = [what, *(["part"] if key == "environments" else []), "rows", Cell("", charts.scale(axis))]
@@ -277,7 +279,7 @@ def _parts(methods: list[Json], key: str, what: str, measure: Json, numbers: dic
     return [
         charts.legend([(str(m["name"]), numbers[str(m["name"])]) for m in having], line=False),
         table(
-            f"{str(measure.get('name')).capitalize()} in each {what}, mean over seeds.{note}",
+            f"{str(measure.get('name')).capitalize()} in each {what}, mean over seeds; a method's worst is bold.{note}",
             [*heads, *[str(m["name"]) for m in having]],
             rows,
             names=names,
