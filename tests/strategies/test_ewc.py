@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ from weft import Classifier, Learner, Optimizer
 from weft.core.random import key_of
 from weft.core.source import number_rows, tree_map
 from weft.core.strategy import Local
-from weft.engine.squares import squares
+from weft.engine.curvature import factors, products
+from weft.engine.squares import Passes, squares
 from weft.objectives import Classification, Regression
 from weft.strategies import EWC
 
@@ -25,11 +28,8 @@ def precision(strategy, objective, run, x, y, weight=None, rows=1000):
         batch["weight"] = torch.as_tensor(weight)
     batch = number_rows(batch, 1)
     parts = [tree_map(lambda t: t[i : i + rows], batch) for i in range(0, len(x), rows)]
-    local = Local(
-        objective,
-        run.params,
-        lambda readout: squares(objective, run.params, {}, run.buffers, parts, readout, key_of(0)),
-    )
+    passes = Passes(objective, run.params, {}, run.buffers, lambda: parts, key_of(0))
+    local = Local(objective, run.params, *(partial(sums, passes) for sums in (squares, factors, products)))
     return strategy.consolidate(local, strategy.init(run.params), "t")["tasks"]["t"]["precision"]
 
 
@@ -173,7 +173,7 @@ def test_fit_with_a_task_column():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"strength": -1.0}, "strength >= 0"), ({"fisher": "exact"}, "'true', 'sampled' or")]
+    ("settings", "message"), [({"strength": -1.0}, "strength >= 0"), ({"fisher": "exact"}, "'true', 'sampled', 'emp")]
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -25,18 +25,32 @@ Loss = Callable[[Params, "Batch"], Output]
 class Local:
     """What a strategy sees when a task ends: the trained state and the task's data, one replica of it.
 
+    The three sums go over the task's examples, at the trained parameters, in evaluation mode; the loss is the
+    objective's own, not the wrapped one. `readout(output, batch)` names scalars s_ik of each example with weights
+    w_ik, and each sum comes with the number of examples.
+
     Attributes:
         objective: the objective, for what it declares (`distribution`, `likelihood`).
         params: the trainable parameters.
-        squares: `squares(readout)` gives the sums, over the task's examples, of the weighted squares
-            of single-example gradients of whatever scalars `readout(output, batch)` names, and the
-            number of examples; the loss is the objective's own, not the wrapped one, in evaluation mode.
+        squares: `squares(readout, absolute=False)`: sum_ik w_ik (grad s_ik)^2, or of absolute values.
+        factors: `factors(readout)`: by layer `inputs` and `outputs`, whose Kronecker product approximates
+            F = sum_ik w_ik (grad s_ik) (grad s_ik)^T; and F's diagonal for the parameters of no layer.
+        products: `products(readout, vectors)`: F v for each vector of a leading axis.
     """
 
-    def __init__(self, objective: Objective, params: Params, squares: Callable[..., tuple[Params, float]]) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        params: Params,
+        squares: Callable[..., tuple[Params, float]],
+        factors: Callable[..., tuple[dict[str, Params], Params, float]],
+        products: Callable[..., tuple[Params, float]],
+    ) -> None:
         self.objective = objective
         self.params = params
         self.squares = squares
+        self.factors = factors
+        self.products = products
 
 
 def weighted_mean(gradients: Params, weights: Tensor) -> Params:
@@ -63,7 +77,8 @@ class Strategy(Configured):
     is a tree of tensors that flows through them.
 
     Attributes:
-        needs: gradients of the `mean` loss, one per `group`, or one per `example`.
+        needs: gradients of the `mean` loss, one per `group`, or one per `example`. What `combine` is given
+            of the mean loss is a single group.
         per_group: `wrap` must see one group at a time even if only the mean's gradient is needed.
         across: `wrap` must see the rows of all groups in one pass, for a penalty that couples them. Its
             batch has the field `group`, of shape `(n, groups)`, True where a row is of that group; rows

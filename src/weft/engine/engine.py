@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,16 +11,17 @@ from torch import Tensor, nn
 
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of, keyed
-from weft.core.source import Batch, Source, flatten_groups, number_rows, tree_map, tree_stack
+from weft.core.source import Batch, Source, flatten_groups, number_rows, rows_of, tree_map, tree_stack
 from weft.core.state import State
 from weft.core.strategy import Local, Params, Strategy
 from weft.engine.ambient import serving
 from weft.engine.build import initialize, refuse_alike
+from weft.engine.curvature import factors, products
 from weft.engine.distributed import refuse_coupled, refuse_different, share, total, world
 from weft.engine.gradients import Gradient, base_loss
 from weft.engine.holding import holding
 from weft.engine.optim import Optimizer, as_schedule, is_torch_scheduler
-from weft.engine.squares import Readout, squares
+from weft.engine.squares import Passes, squares
 from weft.engine.vectorize import vectorized
 
 __all__ = ["Diverged", "Engine"]
@@ -82,6 +84,7 @@ class Engine:
         }
         self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
         self._alike = False
+        self._groups: int | None = None
         self._refuse(pieces)
         self._refuse_batch_statistics()
 
@@ -115,6 +118,33 @@ class Engine:
                     f"{self.strategy!r} looks at one example at a time, and {name!r} ({type(layer).__name__}) takes "
                     "statistics over the batch, so one example has no gradient of its own; use LayerNorm or GroupNorm"
                 )
+
+    def _refuse_groups(self, batch: Batch, step: int) -> None:
+        """What is compared must be there: two environments or more, in every batch the same ones."""
+        if self.episodic or not (self.strategy.needs == "group" or self.strategy.per_group):
+            return
+        stacked = 0 if self.replicas is None else 1
+        groups, rows = batch["row"].shape[stacked:]
+        if groups == self._groups:
+            return
+        for name, field in batch.items():
+            if field.shape[stacked : stacked + 2] != (groups, rows):
+                raise ValueError(
+                    f"expected every field of a grouped batch to have {groups} environments of {rows} rows, as others "
+                    f"have, got {name!r} of shape {tuple(field.shape[stacked:])}; pad environments of unequal size by "
+                    "repeating rows at weight 0 (the field 'weight')"
+                )
+        if groups < 2:
+            raise ValueError(
+                f"{self.strategy!r} compares environments, got one only in the batch of step {step}; with a single "
+                "environment use ERM()"
+            )
+        if self._groups is not None:
+            raise ValueError(
+                f"expected {self._groups} environments in every batch, as in the first, got {groups} at step {step}; "
+                "one that is absent keeps its place, with rows of weight 0 (the field 'weight')"
+            )
+        self._groups = groups
 
     # --- state ---------------------------------------------------------------------------------------
 
@@ -187,6 +217,7 @@ class Engine:
         params = {n: p.detach() for n, p in state.params.items() if n in names}
         others = {n: p.detach() for n, p in state.params.items() if n not in names}
         compute, key, strategy_state = self.gradients[player], state.key("step", player), state.strategy[player]
+        self._refuse_groups(batch, state.step)
         if world()[1] > 1:
             return self._gradient_over_ranks(compute, state, params, others, batch, player)
         if self.replicas is None:
@@ -410,12 +441,18 @@ class Engine:
         others = {n: p.detach() for n, p in run.params.items() if n not in params}
         key = fold(key_of(run.seeds), "consolidate", task)
 
-        def sums(readout: Readout) -> tuple[Params, float]:
-            parts = (number_rows(batch, 1) for batch in source.once(run, rows))
-            return squares(self.objective, params, others, run.buffers, parts, readout, key, player)
+        def batches() -> Iterator[Batch]:
+            first = 0
+            for batch in source.once(run, rows):
+                numbered = number_rows(batch, 1)
+                yield numbered if "row" in batch else {**numbered, "row": numbered["row"] + first}
+                first += rows_of(batch)
 
+        passes = Passes(self.objective, params, others, run.buffers, batches, key, player)
         strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))
-        return strategy.consolidate(Local(self.objective, params, sums), run.strategy[player], task)
+        sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
+        local = Local(self.objective, params, *sums)
+        return strategy.consolidate(local, run.strategy[player], task)
 
     def adapt(self, run: State, batch: Batch) -> Params:
         """One run's parameters, adapted by the strategy to a few examples, as in training."""

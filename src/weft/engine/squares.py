@@ -13,7 +13,7 @@ elsewhere, or rows that are not in the batch's order do not pass and go the gene
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from weft.engine.holding import holding
 from weft.engine.layers import Taps, agree, patches, positions
 from weft.engine.vectorize import Mapper
 
-__all__ = ["Readout", "squares"]
+__all__ = ["Passes", "Readout", "Tapped", "squares", "weighted"]
 
 Call = tuple[nn.Module, Tensor, Tensor]
 """A layer, its input and its output."""
@@ -41,117 +41,153 @@ Readout = Callable[[Output, Batch], Iterable[tuple[Tensor, Tensor | None]]]
 example by example, and how each square counts."""
 
 
-def squares(
-    objective: Objective,
-    params: Params,
-    others: Params,
-    buffers: Params,
-    batches: Iterable[Batch],
-    readout: Readout,
-    key: Tensor,
-    player: str = "",
-) -> tuple[Params, float]:
-    """Sums w_i (d s_i / d params)^2 over the examples of all batches, for every scalar s of `readout`.
+class Passes:
+    """Passes over a task's examples at fixed parameters, in evaluation mode, where examples do not mix.
 
     Args:
-        objective: the built objective; it is run in evaluation mode, where examples do not mix.
+        objective: the built objective.
         params: the parameters to differentiate by; `others` are held fixed.
-        batches: batches of rows, numbered.
-        readout: which scalars, and the weight of each square.
+        batches: gives the batches of rows, numbered, once more.
         key: keys whatever the forward draws.
         player: whose loss, in a game.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        params: Params,
+        others: Params,
+        buffers: Params,
+        batches: Callable[[], Iterable[Batch]],
+        key: Tensor,
+        player: str = "",
+    ) -> None:
+        self.objective, self.params, self.others, self.buffers = objective, params, others, buffers
+        self.batches, self.key, self.player = batches, key, player
+
+    def run(self, readout: Readout, values: Params, batch: Batch) -> Scalars:
+        """The readout's scalars at these parameters."""
+        with (
+            keyed(self.key, batch["row"]),
+            serving(self.objective),
+            holding(self.objective, {**self.others, **values}, dict(self.buffers)),
+        ):
+            return list(readout(self.objective(*((batch, self.player) if self.player else (batch,))), batch))
+
+    def over(self, sums: Any, visit: Callable[[Batch], None]) -> tuple[Any, float]:
+        """Visits every batch, which adds to `sums`, a tree of tensors; these and the sum of the examples' weights."""
+        examples = 0.0
+        training = self.objective.training
+        self.objective.eval()
+        try:
+            for batch in (share(whole, 0) for whole in self.batches()):
+                examples += float(batch["weight"].sum()) if "weight" in batch else rows_of(batch)
+                visit(batch)
+        finally:
+            self.objective.train(training)
+        if world()[1] == 1:
+            return sums, examples
+        count = torch.tensor(examples, dtype=torch.float64, device=self.key.device)
+        whole = over_ranks({"sums": sums, "examples": count}, "at the end of a task")
+        return whole["sums"], float(whole["examples"])
+
+
+def squares(passes: Passes, readout: Readout, *, absolute: bool = False) -> tuple[Params, float]:
+    """Sums w_i (d s_i / d params)^2 over the examples, for every scalar s of `readout`.
+
+    Args:
+        passes: over the examples.
+        readout: which scalars, and the weight of each square.
+        absolute: absolute values in place of squares.
 
     Returns:
         The sums by parameter, and the examples' number (the sum of their weights).
     """
-    examples = 0.0
-    total = {name: torch.zeros_like(p) for name, p in params.items()}
-    training = objective.training
-    objective.eval()
-    general: set[str] | None = None
+    total = {name: torch.zeros_like(p) for name, p in passes.params.items()}
+    power = torch.abs if absolute else torch.square
+    tapped = Tapped(passes, readout)
     mapper = Mapper()
 
-    def run(values: Params, batch: Batch) -> Scalars:
-        with keyed(key, batch["row"]), serving(objective), holding(objective, values, dict(buffers)):
-            return list(readout(objective(*((batch, player) if player else (batch,))), batch))
+    def visit(batch: Batch) -> None:
+        layers, found = tapped(batch)
 
-    try:
-        for batch in (share(whole, 0) for whole in batches):
-            examples += float(batch["weight"].sum()) if "weight" in batch else rows_of(batch)
-            rest = _layerwise(run, objective, params, others, batch, total, general)
-            general = rest if general is None else general
-            if general:
-                _one_by_one(run, params, others, batch, total, general, mapper)
-    finally:
-        objective.train(training)
-    if world()[1] > 1:
-        count = torch.tensor(examples, dtype=torch.float64, device=key.device)
-        sums = over_ranks({"squares": total, "examples": count}, "at the end of a task")
-        total, examples = sums["squares"], float(sums["examples"])
-    return total, examples
+        def add(name: str, kind: str, square: Tensor) -> None:
+            full = f"{name}.{kind}"
+            if full in total and full not in tapped.rest:
+                total[full] += square.reshape(total[full].shape)
+
+        # Where rows have one position: the sum over the scalars of w g^2, so that one product is enough for all.
+        energy: Params = {}
+        for name, g, weight in found:
+            a = layers[name]
+            if a.shape[-1] == 1:
+                square = _times(power(g.squeeze(-1)), weight)
+                energy[name] = energy[name].add_(square) if name in energy else square
+            else:
+                add(name, "weight", _times(power(g @ a.transpose(1, 2)), weight).sum(0))
+                add(name, "bias", _times(power(g.sum(-1)), weight).sum(0))
+        for name, square in energy.items():
+            add(name, "weight", square.T @ power(layers[name].squeeze(-1)))
+            add(name, "bias", square.sum(0))
+        if tapped.rest:
+            _one_by_one(passes, readout, batch, total, tapped.rest, mapper, power)
+
+    return passes.over(total, visit)
 
 
-def _weighted(weight: Tensor | None, batch: Batch) -> Tensor | None:
+def weighted(weight: Tensor | None, batch: Batch) -> Tensor | None:
+    """A scalar's weights, times the examples' own."""
     own = batch.get("weight")
     if weight is None or own is None:
         return own if weight is None else weight
     return weight * own
 
 
-def _layerwise(
-    run: Callable[[Params, Batch], Scalars],
-    objective: Objective,
-    params: Params,
-    others: Params,
-    batch: Batch,
-    total: Params,
-    general: set[str] | None,
-) -> set[str]:
-    """Adds the layers with rules; returns the names left over (checked when `general` is not yet known)."""
-    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-    seen: dict[str, list[Call]] = {}
+class Tapped:
+    """Batches run once with taps on the layers that have a rule: their inputs, and every scalar's gradients.
 
-    def keep(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> None:
-        seen.setdefault(name, []).append((layer, a.detach(), output))
+    Attributes:
+        rest: the parameters without a rule that holds; known after the first batch.
+    """
 
-    with torch.enable_grad(), Taps(objective, set(params) - (general or set()), keep):
-        scalars = run({**others, **leaves}, batch)
-    rows = rows_of(batch)
-    layers: dict[str, Call] = {}
-    for name, calls in seen.items():
-        layer, a, output = calls[0]
-        parts = patches(layer, a, rows) if len(calls) == 1 and output.requires_grad else None
-        if parts is not None:
-            layers[name] = (layer, parts, output)
-    left = set(params) - {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
-    if general is None:
-        left |= _untrue(scalars[0][0], layers, leaves, rows)
-    outputs = [output for _, _, output in layers.values()]
+    def __init__(self, passes: Passes, readout: Readout) -> None:
+        self.passes, self.readout = passes, readout
+        self.rest: set[str] = set()
+        self.known = False
 
-    def add(name: str, kind: str, square: Tensor) -> None:
-        full = f"{name}.{kind}"
-        if full in total and full not in left:
-            total[full] += square.reshape(total[full].shape)
+    def __call__(self, batch: Batch) -> tuple[Params, Iterator[tuple[str, Tensor, Tensor | None]]]:
+        """The layers' inputs (n, inputs, positions), and (layer, output gradient, weight) for each of the scalars."""
+        passes, rows = self.passes, rows_of(batch)
+        leaves = {name: p.detach().requires_grad_() for name, p in passes.params.items()}
+        seen: dict[str, list[Call]] = {}
 
-    # Where rows have one position: the sum over the scalars of w g^2, so that one product for all of them is enough.
-    energy: Params = {}
-    for scalar, weight in scalars:
-        found = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
-        weight = _weighted(None if weight is None else weight.detach(), batch)
-        for (name, (layer, a, _)), g in zip(layers.items(), found, strict=True):
-            if g is None:
-                continue
-            g = positions(layer, g, rows)
-            if a.shape[-1] == 1:
-                square = _times(g.squeeze(-1).square(), weight)
-                energy[name] = energy[name].add_(square) if name in energy else square
-            else:
-                add(name, "weight", _times((g @ a.transpose(1, 2)).square(), weight).sum(0))
-                add(name, "bias", _times(g.sum(-1).square(), weight).sum(0))
-    for name, square in energy.items():
-        add(name, "weight", square.T @ layers[name][1].squeeze(-1).square())
-        add(name, "bias", square.sum(0))
-    return left
+        def keep(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> None:
+            seen.setdefault(name, []).append((layer, a.detach(), output))
+
+        with torch.enable_grad(), Taps(passes.objective, set(passes.params) - self.rest, keep):
+            scalars = passes.run(self.readout, leaves, batch)
+        layers: dict[str, Call] = {}
+        for name, calls in seen.items():
+            layer, a, output = calls[0]
+            parts = patches(layer, a, rows) if len(calls) == 1 and output.requires_grad else None
+            if parts is not None:
+                layers[name] = (layer, parts, output)
+        if not self.known:
+            self.rest = set(passes.params) - {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
+            self.rest |= _untrue(scalars[0][0], layers, leaves, rows)
+            self.known = True
+        return {name: a for name, (_, a, _) in layers.items()}, self._gradients(batch, scalars, layers)
+
+    def _gradients(
+        self, batch: Batch, scalars: Scalars, layers: dict[str, Call]
+    ) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+        outputs, rows = [output for _, _, output in layers.values()], rows_of(batch)
+        for scalar, weight in scalars:
+            found = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
+            weight = weighted(None if weight is None else weight.detach(), batch)
+            for (name, (layer, _, _)), g in zip(layers.items(), found, strict=True):
+                if g is not None:
+                    yield name, positions(layer, g, rows), weight
 
 
 def _times(squares: Tensor, weight: Tensor | None) -> Tensor:
@@ -181,26 +217,26 @@ def _untrue(scalar: Tensor, layers: dict[str, Call], leaves: Params, rows: int) 
 
 
 def _one_by_one(
-    run: Callable[[Params, Batch], Scalars],
-    params: Params,
-    others: Params,
+    passes: Passes,
+    readout: Readout,
     batch: Batch,
     total: Params,
     names: set[str],
     mapper: Mapper,
+    power: Callable[[Tensor], Tensor],
 ) -> None:
     """Adds the named parameters by `vmap(grad)` over the examples."""
-    chosen = {name: params[name].detach() for name in sorted(names)}
-    fixed = {**others, **{name: p.detach() for name, p in params.items() if name not in names}}
+    chosen = {name: passes.params[name].detach() for name in sorted(names)}
+    fixed = {name: p.detach() for name, p in passes.params.items() if name not in names}
     single: Any = tree_map(lambda t: t.unsqueeze(1), batch)
 
     def scalars(values: Params, part: Batch, which: int) -> tuple[Tensor, Tensor]:
-        scalar, weight = run({**fixed, **values}, part)[which]
+        scalar, weight = passes.run(readout, {**fixed, **values}, part)[which]
         weight = torch.ones_like(scalar) if weight is None else weight
         return scalar.sum(), weight.detach().sum()
 
     with torch.no_grad():
-        count = len(run({**fixed, **chosen}, batch))
+        count = len(passes.run(readout, {**fixed, **chosen}, batch))
     rows = rows_of(batch)
     size = sum(p.numel() for p in chosen.values())
     chunk = max(1, min(rows, 2**26 // max(size, 1)))
@@ -212,6 +248,6 @@ def _one_by_one(
                 return grad(lambda v: scalars(v, row, which), has_aux=True)(chosen)
 
             gradients, weight = mapper(one, (0,), part)
-            counted: Any = _weighted(weight, tree_map(lambda t: t.squeeze(1), part))
+            counted: Any = weighted(weight, tree_map(lambda t: t.squeeze(1), part))
             for name, g in gradients.items():
-                total[name] += torch.tensordot(counted.to(g.dtype), g.square(), dims=1)
+                total[name] += torch.tensordot(counted.to(g.dtype), power(g), dims=1)

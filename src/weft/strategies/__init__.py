@@ -9,6 +9,7 @@ from weft.strategies.fishr import Fishr
 from weft.strategies.geometric_mean import GeometricMean
 from weft.strategies.group_dro import GroupDRO
 from weft.strategies.irm import IRM
+from weft.strategies.laplace import Laplace
 from weft.strategies.maml import MAML
 from weft.strategies.mmd import MMD
 from weft.strategies.pcgrad import PCGrad
@@ -31,6 +32,7 @@ __all__ = [
     "Fishr",
     "GeometricMean",
     "GroupDRO",
+    "Laplace",
     "PCGrad",
     "SANDMask",
     "TemporalANDMask",
