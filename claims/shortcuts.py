@@ -44,7 +44,7 @@ class Shortcuts(Claim):
         "smaller where it is at most half of the shortcuts'."
     )
     quick = {"seeds": 3, "rows": 128, "width": 64, "steps": 300}
-    full = {"seeds": 16, "rows": 1024, "width": 256, "steps": 600}
+    full = {"seeds": 16, "rows": 512, "width": 128, "steps": 600}
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(3)

@@ -17,7 +17,7 @@ from weft.core.catalogue import entries, find
 from weft.core.source import Field, Source
 from weft.objectives import GAN, Classification, Regression
 from weft.sources import Arrays
-from weft.strategies import MAML, ANDMask
+from weft.strategies import EWC, MAML, ANDMask, Laplace
 
 X, LABELS = load_iris(return_X_y=True)
 Y = X @ np.array([0.5, -1.0, 0.3, 0.2])
@@ -33,6 +33,18 @@ def classifier(**settings):
 
 def regressor(**settings):
     return Regressor(**{**QUICK, **settings})
+
+
+def begun(rows=slice(None), **settings):
+    """A classifier that has learned its first task."""
+    return classifier(**{"strategy": EWC(), **settings}).partial_fit(X[rows], LABELS[rows], task="first")
+
+
+class Fleeting(Arrays):
+    """A source whose rows are gone when the task has ended."""
+
+    def once(self, state, rows):
+        return iter(())
 
 
 class Items(Dataset):
@@ -200,6 +212,59 @@ CASES = {
     "one task for all rows": (
         lambda: classifier().fit(X, LABELS, task="a"),
         r"one task for each of the 150 rows, got shape \(\)",
+    ),
+    # tasks in sequence
+    "a class that was not declared": (
+        lambda: begun(LABELS < 2).partial_fit(X, LABELS, task="second"),
+        r"expected labels among \[0, 1\], got also \[2\]; name every class at the first partial_fit\(..., classes=",
+    ),
+    "one class only in the first task": (
+        lambda: begun(LABELS == 0),
+        r"got one class only \(\[0\]\); name all of them with partial_fit\(..., classes=...\) if the others come later",
+    ),
+    "other classes at the second task": (
+        lambda: begun().partial_fit(X, LABELS, classes=range(4), task="second"),
+        r"expected the classes that training began with, \[0, 1, 2\], got \[0, 1, 2, 3\]; name all of them",
+    ),
+    "a task with other columns": (
+        lambda: begun().partial_fit(X[:, :3], LABELS, task="second"),
+        "X has 3 features, but Classifier is expecting 4 features as input; give every task the same columns",
+    ),
+    "a task with other columns in a tensor": (
+        lambda: begun().partial_fit(ROWS[:, :3], LABELS, task="second"),
+        "X has 3 features, but Classifier is expecting 4 features as input; give every task the same columns",
+    ),
+    "a task with other columns in a source": (
+        lambda: begun().partial_fit(Arrays(ROWS[:, :3], NUMBERS, classes=3), task="second"),
+        r"expected rows of shape \(4,\) as when training began, got Arrays with \(3,\); give every task the same",
+    ),
+    "a row without a task": (
+        lambda: classifier().fit(X, LABELS, task=["a"] * 5 + [None] + ["b"] * 144),
+        "expected a task for every row, got none in row 5; name it or drop the row",
+    ),
+    "a task that is not a number": (
+        lambda: classifier().fit(X, LABELS, task=np.where(SITE == 1, np.nan, SITE)),
+        "expected a task for every row, got none in row 1",
+    ),
+    "a task with rows of another shape": (
+        lambda: classifier().partial_fit(X.reshape(-1, 2, 2), LABELS, task="a").partial_fit(X[:, :2, None], LABELS),
+        r"expected rows of X of shape \(2, 2\) as when training began, got \(2, 1\); give X that shape, or fit anew",
+    ),
+    "a task with more outputs": (
+        lambda: regressor().partial_fit(X, Y, task="a").partial_fit(X, np.stack([Y, Y], 1), task="b"),
+        r"expected rows of y of shape \(\) as when training began, got \(2,\); give y that shape, or fit anew",
+    ),
+    "a task repeated where its share cannot be told": (
+        lambda: begun(strategy=Laplace(penalties="latest")).partial_fit(X, LABELS, task="first"),
+        "expected a new task, got 'first' again: .*penalties='per_task' replaces a task that is repeated",
+    ),
+    "a task without rows": (
+        lambda: begun().partial_fit(X[:0], LABELS[:0], task="second"),
+        r"0 sample\(s\).*minimum of 1 is required",
+    ),
+    "consolidation without data": (
+        lambda: classifier(strategy=EWC()).partial_fit(Fleeting(ROWS, NUMBERS, classes=3), task="first"),
+        "expected the task 'first' to have examples to consolidate, got none",
     ),
     "replicas of unequal length": (
         lambda: classifier(replicas={"optimizer__lr": [0.1, 0.2], "random_state": [0]}).fit(X, LABELS),
@@ -520,3 +585,22 @@ def test_a_refused_fit_leaves_the_users_arrays_alone():
     with pytest.raises(ValueError, match="NaN"):
         classifier().fit(rows, LABELS)
     np.testing.assert_array_equal(rows, HOLED)
+
+
+def test_tasks_with_other_classes_learn_where_these_are_declared():
+    two = LABELS < 2
+    learner = classifier(strategy=EWC())
+    learner.partial_fit(X[two], LABELS[two], classes=range(3), task="first")
+    learner.partial_fit(X[~two], LABELS[~two], task="second")
+    assert learner.predict_proba(X).shape == (150, 3)  # nobody tells of which task a row is
+    assert learner.tasks_ == ["first", "second"]
+    whole = classifier(strategy=EWC()).fit(X, LABELS, task=LABELS)  # the table has them all
+    assert whole.classes_.tolist() == [0, 1, 2]
+
+
+def test_a_task_repeated_replaces_what_it_left():
+    learner = begun(strategy=EWC(strength=10.0)).partial_fit(X, LABELS, task="first")
+    (kept,) = learner._runs[0][1].strategy[""]["tasks"].values()
+    reached = learner._runs[0][1].params
+    assert learner.tasks_ == ["first"]
+    assert all(torch.equal(kept["anchor"][name], reached[name]) for name in reached)

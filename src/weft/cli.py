@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from weft.commands import claims, compare, report
-from weft.commands.common import console, print_json, print_risk, printable, say, told
+from weft.commands.common import console, print_json, print_risk, print_tasks, printable, say, told
 
 __all__ = ["app"]
 
@@ -254,8 +254,6 @@ def _print_result(result: dict[str, Any]) -> None:
             low_high = result.get("interval")
             note = f"95%: {low_high[0]:.3f} to {low_high[1]:.3f}, {rows['held_out']} rows" if low_high else ""
             add(f"held-out {measure}", number(result["held_out"]), note or f"{rows['held_out']} rows")
-        for label, part in list(result.get("by_task", {}).items())[:20]:
-            add(f"  {result['task']}={label}", number(part["score"]), f"{part['rows']} rows")
         add(f"training {measure}", number(result["training"]), f"{rows['training']} rows")
         scores = [score for score in result.get("replicas") or [] if score is not None]
         if scores:
@@ -279,6 +277,9 @@ def _print_result(result: dict[str, Any]) -> None:
     if "risk" in result:
         print_risk(screen, result["risk"])
         screen.print(Text(f"picture: {printable(result['run'])}/risk.png"))
+    if result.get("matrix"):
+        print_tasks(screen, result["matrix"])
+        screen.print(Text(f"picture: {printable(result['run'])}/tasks.png"))
     run = printable(shlex.quote(result["run"]))
     commands = [f"weft show {run}"]
     if "measure" in result:
@@ -355,13 +356,14 @@ def show(
     json: _Json = False,
     debug: _Debug = False,
 ) -> None:
-    """Show a run's learning curves, and its risk by environment, in the terminal or as a picture."""
+    """Show a run's learning curves, its risk by environment or its scores by task, in the terminal or as a picture."""
     with told(debug):
+        from weft.sequence import tasks as by_task
         from weft.show import about, curves, drawn, picture, records, risk
 
         facts = about(run)
         found = records(run)
-        lines, risks = curves(found), risk(run)
+        lines, risks, matrix = curves(found), risk(run), by_task(run)
         if png is not None:
             if png.is_dir() or (png.exists() and not force):
                 raise ValueError(f"expected a new file for the picture, got {png}, which is there; --force replaces it")
@@ -371,9 +373,9 @@ def show(
             for record, before in zip(found, [None, *found], strict=False):
                 if "task" in record and record["task"] not in tasks:
                     tasks[str(record["task"])] = before["step"] if before else 0
-            picture(lines, png, title=facts["title"], tasks=tasks, risk=risks)
+            picture(lines, png, title=facts["title"], tasks=tasks, risk=risks, matrix=matrix)
         if json:
-            told_of = {"risk": risks} if risks else {}
+            told_of = {name: part for name, part in (("risk", risks), ("matrix", matrix)) if part}
             print_json({"run": str(run), **facts, "records": found, **told_of, **({"png": str(png)} if png else {})})
             return
         screen = console()
@@ -388,6 +390,8 @@ def show(
             screen.print(Text(printable(f"at step {found[-1]['step']}: {last}")))
         if risks:
             print_risk(screen, risks)
+        if matrix:
+            print_tasks(screen, matrix)
         if png is not None:
             screen.print(Text(f"picture: {printable(str(png))}"))
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft import sequence
 from weft.data.files import Columns, read_columns, shown
 from weft.data.tables import Recipe, Table, plain_cell
 from weft.show import is_run, keep_risk, run_folder
@@ -33,8 +34,8 @@ __all__ = ["Job", "Options", "as_csv", "clear", "new_folder", "parse", "predict"
 
 FORMAT = 1
 _OWN = re.compile(
-    r"(config\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html|risk\.(json|png))"
-    r"|\.(config|metrics|state(-\d+)?|recipe|risk)\.(json|jsonl|safetensors|png)\.\d+\.tmp"
+    r"(config\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html|(risk|tasks)\.(json|png))"
+    r"|\.(config|metrics|state(-\d+)?|recipe|risk|tasks)\.(json|jsonl|safetensors|png)\.\d+\.tmp"
 )
 
 
@@ -370,17 +371,17 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
 
     table = job.recipe.apply(columns, quiet=True)
     rows = ~table.held if table.held is not None else np.ones(len(table.X), dtype=bool)
-    part = {
-        name: None if values is None else values[rows]
-        for name, values in (("environment", table.environment), ("task", table.task))
-    }
+    part = {"environment": None if table.environment is None else table.environment[rows]}
     y = None if table.y is None else table.y[rows]
     before = 0
     if resume and (folder / "state.json").exists():
         learner = weft.load(folder, validation=_held_out(table))
         learner.set_params(validation=_held_out(table), verbose=verbose)
         before = learner.n_steps_
-        learner.resume(table.X[rows], y, **part)
+        if table.task is None:
+            learner.resume(table.X[rows], y, **part)
+        else:
+            _in_sequence(job, learner, table, rows, folder)
     else:
         learner = job.options.make_learner(job.recipe, table, folder, verbose=verbose)
         if resume:  # it had not come to its first checkpoint
@@ -388,7 +389,10 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
         else:
             job.keep(folder)
         try:
-            learner.fit(table.X[rows], y, **part)
+            if table.task is None:
+                learner.fit(table.X[rows], y, **part)
+            else:
+                _in_sequence(job, learner, table, rows, folder)
             if not (folder / "state.json").exists():
                 learner.save(folder)  # solved in closed form, not trained
         except Exception:
@@ -400,7 +404,58 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
     result = {**_result(job, learner, table, rows), "run": str(folder), "resumed_at": before if resume else None}
     if "risk" in result:
         keep_risk(result["risk"], folder)
+    if table.task is not None:
+        result["matrix"] = sequence.tasks(folder)
     return result
+
+
+def _in_sequence(job: Job, learner: Learner, table: Table, rows: np.ndarray[Any, Any], folder: Path) -> None:
+    """Learns task after task, in the order of their first rows, and keeps the score on each after each.
+
+    A learner that has begun goes on with the task it was at; what was measured before is in the folder.
+    """
+    from weft.measures.continual import scored, task_scores, untrained
+
+    task = np.asarray(table.task)
+    order, first = np.unique(task[rows], return_index=True)
+    names = [str(name) for name in order[np.argsort(first)]]
+    seen = ~rows if (~rows).any() else rows
+    measure, more = scored(learner)
+    about = {
+        "task": job.recipe.task,
+        "part": "held-out" if (~rows).any() else "training",
+        "measure": measure,
+        "direction": "max" if more else "min",
+        "names": names,
+        "rows": [int((seen & (task == name)).sum()) for name in names],
+    }
+    y = None if table.y is None else table.y[seen]
+
+    def lines(learner: Learner) -> Any:
+        return np.atleast_2d(task_scores(learner, table.X[seen], y, task=task[seen], names=names))
+
+    def part(name: str) -> dict[str, Any]:
+        members = rows & (task == name)
+        given = {"X": table.X, "y": table.y, "environment": table.environment}
+        return {key: None if values is None else values[members] for key, values in given.items()}
+
+    classes = {}
+    if table.y is not None and learner._objective().targets == "classes":
+        classes = {"classes": np.unique(table.y[rows])}
+    begun = hasattr(learner, "_runs")
+    at = names.index(learner._phase["task"]) if begun else 0
+    after = sequence.lines(sequence.tasks(folder), at) if begun else []
+    before = None
+    for i, name in enumerate(names[at:]):
+        if begun and not i:
+            learner.resume(**part(name))
+        else:
+            learner.partial_fit(**part(name), **classes, task=name)
+        if not i:
+            start = untrained(learner, **part(names[0]), **classes)
+            before = None if start is None else lines(start)
+        after.append(lines(learner))
+        sequence.keep(sequence.assemble(about, before, after), folder)
 
 
 def _score(kind: str, y: np.ndarray[Any, Any], answers: np.ndarray[Any, Any]) -> float | None:

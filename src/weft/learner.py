@@ -302,6 +302,9 @@ class Learner(BaseEstimator):
         names = np.asarray(task)
         if names.shape != (len(X),):
             raise ValueError(f"expected task to name one task for each of the {len(X)} rows, got shape {names.shape}")
+        missing = [i for i, name in enumerate(names.tolist()) if name is None or name != name]
+        if missing:
+            raise ValueError(f"expected a task for every row, got none in row {missing[0]}; name it or drop the row")
         classes = np.unique(plain(y)) if self._objective().targets == "classes" and fresh and y is not None else None
         left = list(names[np.sort(np.unique(names, return_index=True)[1])])
         if resumed:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "as_tensor", "environments", "inputs", "match", "plain", "read", "sources", "take", "unpack"]
 
+_COLUMNS = "give every task the same columns (0 in those that it lacks), or fit anew"
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -105,6 +106,8 @@ def inputs(learner: Learner, X: Any, *, reset: bool) -> Tensor:
         try:
             array = validate_data(learner, X, reset=reset, allow_nd=True, dtype="numeric", ensure_all_finite=False)
         except (TypeError, ValueError) as error:
+            if "features, but" in str(error):
+                raise ValueError(f"{str(error).rstrip('.')}; {_COLUMNS}") from error
             if "string" not in str(error):
                 raise
             hint = "expected numbers in X: encode text columns, for example with sklearn's OrdinalEncoder"
@@ -133,7 +136,7 @@ def _check_tensor(learner: Learner, X: Tensor, reset: bool) -> None:
     elif X.shape[1] != learner.n_features_in_:
         raise ValueError(
             f"X has {X.shape[1]} features, but {type(learner).__name__} is expecting {learner.n_features_in_} "
-            "features as input"
+            f"features as input; {_COLUMNS}"
         )
 
 
@@ -418,6 +421,11 @@ def match(learner: Learner, source: Source, strategy: Strategy, *, reset: bool) 
             "choose an objective for what this source gives"
         )
     rows = source.spec[first]
+    if not reset and learner._shapes.get("X", rows.shape) != rows.shape:
+        raise ValueError(
+            f"expected rows of shape {learner._shapes['X']} as when training began, got {name} with {rows.shape}; "
+            f"{_COLUMNS}"
+        )
     if reset:
         if rows.shape:
             learner.n_features_in_ = rows.shape[0]

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from weft.sequence import draw as draw_tasks
+from weft.sequence import literal
+
 __all__ = ["Curve", "about", "curves", "drawn", "is_run", "keep_risk", "picture", "records", "risk", "run_folder"]
 
 _FIXED = ("step", "epoch", "seconds", "task")
@@ -216,6 +219,7 @@ def picture(
     title: str = "",
     tasks: dict[str, float] | None = None,
     risk: dict[str, Any] | None = None,
+    matrix: dict[str, Any] | None = None,
 ) -> None:
     """Draws the curves into a PNG file: the median over replicas in a band from the least to the largest.
 
@@ -225,19 +229,24 @@ def picture(
         title: above the picture.
         tasks: where each task begins, by step.
         risk: by environment, for a part of the picture of its own.
+        matrix: the scores by task, for two parts: a heat map, and a curve for each task.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     charts = _by_measure(found)
-    count = len(charts) + (risk is not None)
+    count = len(charts) + (risk is not None) + 2 * (matrix is not None)
     height = 3.6 if risk is None else max(3.6, 1.0 + 0.24 * min(len(risk["environments"]), _MOST + 1))
+    if matrix is not None:
+        height = max(height, min(2.0 + 0.3 * len(matrix["names"]), 9.0))
     figure = Figure(figsize=(5.2 * count, height), layout="constrained")
     FigureCanvasAgg(figure)
     colours = {"training": "#4477aa", "validation": "#ee7733"}
     every = figure.subplots(1, count, squeeze=False)[0]
     if risk is not None:
-        _draw_risk(every[-1], risk)
+        _draw_risk(every[len(charts)], risk)
+    if matrix is not None:
+        draw_tasks(every[-2], every[-1], matrix)
     for axes, (name, parts) in zip(every, charts.items(), strict=False):
         for part in parts:
             colour = colours[part.part]
@@ -253,18 +262,18 @@ def picture(
             axes.text(
                 step,
                 1.0,
-                f" {_literal(label)}",
+                f" {literal(label)}",
                 fontsize=8,
                 color="0.4",
                 va="top",
                 transform=axes.get_xaxis_transform(),
             )
-        axes.set_title(_literal(name), loc="left")
+        axes.set_title(literal(name), loc="left")
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     if title:
-        figure.suptitle(_literal(title), fontsize=10)
+        figure.suptitle(literal(title), fontsize=10)
     figure.savefig(path, dpi=120, format="png")
 
 
@@ -286,7 +295,7 @@ def _draw_risk(axes: Any, found: dict[str, Any]) -> None:
         place = {"va": "bottom", "ha": "center", "transform": axes.get_xaxis_transform()}
         axes.text(found["mean"], 1.0, "mean", fontsize=8, color="0.4", **place)
     marks = {True: ", the worst", False: ""}
-    names = [_literal(f"{label} ({part['rows']} rows{marks[label == found['worst']]})") for label, part in shown]
+    names = [literal(f"{label} ({part['rows']} rows{marks[label == found['worst']]})") for label, part in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(axis="x", color="0.92", linewidth=0.8)
@@ -294,12 +303,6 @@ def _draw_risk(axes: Any, found: dict[str, Any]) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     rest = f", the {_MOST} worst of {len(named)}" if len(named) > _MOST else ""
-    axes.set_title(_literal(f"risk by {found['environment']}{rest}"), loc="left", pad=16)
+    axes.set_title(literal(f"risk by {found['environment']}{rest}"), loc="left", pad=16)
     rings = "; a ring for each replica" if any(len(part["replicas"]) > 1 for _, part in shown) else ""
-    axes.set_xlabel(_literal(f"{found['measure'].replace('_', ' ')}, mean over the {found['part']} rows{rings}"))
-
-
-def _literal(text: str) -> str:
-    """Text in which matplotlib sees no formulas, on one line."""
-    plain = "".join(c if c.isprintable() else "?" for c in text)
-    return (plain if len(plain) <= 80 else f"{plain[:77]}...").replace("$", r"\$")
+    axes.set_xlabel(literal(f"{found['measure'].replace('_', ' ')}, mean over the {found['part']} rows{rings}"))

@@ -47,6 +47,9 @@ def study(*, name="digits with a spurious feature", seeds=8, records=60, methods
                 else None,
                 "matrix": [[0.98, 0.5, 0.48], [0.81, 0.97, 0.52], [0.7, 0.88, 0.96]] if tasks else None,
                 "task_names": ["task 0", "task 1", "task 2"] if tasks else None,
+                "continual": {"average": 0.847, "forgetting_max": 0.185, "backward_transfer": -0.185}
+                if tasks
+                else None,
                 "curves": {
                     "step": steps,
                     "measures": {

@@ -204,13 +204,37 @@ def test_an_oracle_is_in_the_ledger(tmp_path):
 def test_tasks_give_the_matrix(tmp_path):
     iris = load_iris(as_frame=True).frame
     iris["month"] = np.where(np.arange(len(iris)) % 2, "April", "May")  # May comes first
-    found = compare(table=iris, target="target", task="month", out=tmp_path / "s", **{**TINY, "steps": 30})
-    assert [row["name"] for row in found["methods"]] == ["erm", "ewc"]
+    some = {**TINY, "steps": 30, "methods": ["erm", "ewc"]}
+    found = compare(table=iris, target="target", task="month", out=tmp_path / "s", **some)
     for row in found["methods"]:
         assert np.shape(row["matrix"]) == (2, 2)
         assert row["task_names"] == ["May", "April"]
         last = [np.mean(row["tasks"][name]["scores"]) for name in ("May", "April")]
         np.testing.assert_allclose(row["matrix"][-1], last)
+        R, kept = row["matrix"], row["continual"]
+        assert kept["average"] == pytest.approx(np.mean(last))
+        assert kept["forgetting_max"] == kept["forgetting_learned"] == pytest.approx(R[0][0] - R[1][0])
+        assert kept["backward_transfer"] == pytest.approx(R[1][0] - R[0][0])
+
+
+def test_tasks_with_values_and_what_is_printed(tmp_path, capsys):
+    from weft.commands.compare import _print
+
+    frame = load_diabetes(as_frame=True).frame
+    frame["year"] = [f"y{i % 2}" for i in range(len(frame))]
+    some = {**TINY, "steps": 10, "methods": ["erm"]}
+    found = compare(table=frame, target="target", task="year", out=tmp_path / "s", **some)
+    (row,) = found["methods"]
+    R, kept = row["matrix"], row["continual"]
+    assert kept["backward_transfer"] == pytest.approx(R[0][0] - R[1][0])  # a smaller error is a gain
+    assert kept["forgetting_max"] == pytest.approx(R[1][0] - R[0][0])
+    _print(found, tmp_path / "s", None)
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("erm: mse on each task (columns) after each (lines)")
+    assert lines[start + 1].split() == ["y0", "y1"]
+    assert lines[start + 3].split() == ["after", "y1", *(f"{v:.4g}" for v in R[1])]
+    assert "what is kept, from the mean over seeds:" in lines
+    assert any("forgetting (max)" in line and "backward transfer" in line for line in lines)
 
 
 def test_groups_stay_together_and_values_are_predicted(tmp_path):

@@ -140,6 +140,31 @@ def test_tasks_have_their_matrix(folders):
     kinds = [v.split()[-1] for k, v in page.attributes if k == "class" and v and "heat-" in v]
     assert kinds[0] == "heat-9"
     assert kinds[2] == "heat-0"
+    kept = page.table("What is kept of earlier tasks")
+    assert [c.strip() for c in kept[0]] == ["method", "average accuracy", "forgetting (max)", "backward transfer"]
+    assert [c.strip() for c in kept[1][1:]] == ["0.847", "0.185", "−0.185"]
+
+
+def test_a_run_tells_what_is_kept_of_its_tasks(folders, tmp_path):
+    shutil.copytree(folders / "run", tmp_path / "run")
+    about = {"task": "month", "part": "held-out", "measure": "R2", "direction": "max", "rows": [7, 9]}
+    matrix = [[0.9, -3.5], [0.5, None]]
+    found = {**about, "names": ["May", "<b>"], "before": [0.0, 0.1], "matrix": matrix}
+    found["replicas"] = [{"before": [0.0, 0.1], "matrix": matrix}] * 2
+    found["measures"] = {
+        "average": {"value": 0.5, "replicas": [0.4, 0.6]},
+        "forward_transfer": {"value": None, "replicas": []},
+    }
+    (tmp_path / "run" / "tasks.json").write_text(json.dumps(found))
+    write([tmp_path / "run"])
+    page = Reader((tmp_path / "run" / "report.html").read_text())
+    rows = page.table("R2 after each month (rows) on each (columns), held-out rows, mean over replicas")
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert cells[0][1:] == ["May", "<b>"]
+    assert cells[1:] == [["before", "0.000", "0.100"], ["after May", "0.900", "−3.500"], ["after <b>", "0.500", "–"]]
+    kept = [[cell.strip() for cell in row] for row in page.table("What is kept of earlier tasks")[1:]]
+    assert kept == [["average R2", "0.5", "0.4", "0.6"], ["forward transfer", "–", "–", "–"]]
+    assert "May goes from 0 to 0.5; <b> goes from 0.1 to -3.5." in page.words
 
 
 def test_claims_have_their_verdicts_and_pictures(folders):

@@ -124,7 +124,7 @@ def losses(output, batch):
     yield output.losses, None
 
 
-def one_by_one(built, params, buffers, batch, readout):
+def one_by_one(built, params, buffers, batch, readout, power=torch.square):
     total = {n: torch.zeros_like(p) for n, p in params.items()}
     built.eval()
     for i in range(len(batch["row"])):
@@ -133,9 +133,9 @@ def one_by_one(built, params, buffers, batch, readout):
         output = torch.func.functional_call(built, (leaves, buffers), (part,))
         for scalar, weight in readout(output, part):
             found = torch.autograd.grad(scalar.sum(), list(leaves.values()), retain_graph=True)
-            w = float(part.get("weight", torch.ones(1))) * (1.0 if weight is None else float(weight))
+            w = float(part.get("weight", torch.ones(1))) * (1.0 if weight is None else float(weight.detach()))
             for n, g in zip(leaves, found, strict=True):
-                total[n] += w * g.square()  # w g^2, not (w g)^2
+                total[n] += w * power(g)  # w g^2, not (w g)^2
     return total
 
 
@@ -148,6 +148,22 @@ def test_equal_to_one_example_at_a_time(name, weights):
     for n in params:
         torch.testing.assert_close(found[n], truth[n], msg=lambda m, n=n: f"{n}: {m}")
     assert examples == pytest.approx(float(batch["weight"].sum()) if weights else 7)
+
+
+def norm_and_first(output, batch):
+    yield output.logits.square().sum(1), None
+    yield output.logits[:, 0], output.logits[:, 1].exp()
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("weights", [False, True])
+def test_absolute_values_are_those_of_one_example_at_a_time(name, weights):
+    built, params, buffers, batch = setup(name, weights=weights)
+    passes = Passes(built, params, {}, buffers, lambda: [batch], key_of(0))
+    found, _ = squares(passes, norm_and_first, absolute=True)
+    truth = one_by_one(built, params, buffers, batch, norm_and_first, torch.abs)
+    for n in params:
+        torch.testing.assert_close(found[n], truth[n], msg=lambda m, n=n: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv2d", "norms", "twice"])
@@ -197,3 +213,24 @@ def test_the_rules_are_used_where_they_hold(name, left, monkeypatch):
     monkeypatch.setattr(module, "_one_by_one", lambda *args: (seen.update(args[4]), general(*args)))
     squares(Passes(built, params, {}, buffers, lambda: [batch], key_of(0)), losses)
     assert seen == left
+
+
+def test_what_has_diverged_goes_the_quick_way(monkeypatch):
+    """Not finite, hence not compared: no example is taken by itself."""
+    import weft.engine.squares as module
+
+    built, params, buffers, batch = setup("mlp")
+    monkeypatch.setattr(module, "_one_by_one", lambda *args: pytest.fail("one by one"))
+    broken = {n: torch.full_like(p, torch.nan) for n, p in params.items()}
+    found, _ = squares(Passes(built, broken, {}, buffers, lambda: [batch, batch], key_of(0)), losses)
+    assert all(torch.isnan(p).any() for p in found.values())
+
+
+def test_nets_without_a_rule_take_several_batches():
+    built, params, buffers, batch = setup("bare")
+    some = {n: p for n, p in params.items() if "scale" in n}
+    rest = {n: p for n, p in params.items() if n not in some}
+    once, _ = squares(Passes(built, some, rest, buffers, lambda: [batch], key_of(0)), losses)
+    twice, _ = squares(Passes(built, some, rest, buffers, lambda: [batch, batch], key_of(0)), losses)
+    for n in once:
+        torch.testing.assert_close(twice[n], 2 * once[n])

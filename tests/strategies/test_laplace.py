@@ -236,6 +236,28 @@ def test_memory_stays_that_of_one_task(curvature):
     assert learner.tasks_ == ["0", "1", "2", "3"]
 
 
+def test_what_has_diverged_does_not_stop_the_others():
+    learner = Classifier(
+        strategy=Laplace(curvature="kronecker"),
+        optimizer=Optimizer("sgd", lr=0.1),
+        hidden=(5,),
+        epochs=3,
+        replicas={"strategy__strength": [1e12, 1.0], "random_state": [0, 0]},
+    )
+    alone = Classifier(
+        strategy=Laplace(curvature="kronecker", strength=1.0),
+        optimizer=Optimizer("sgd", lr=0.1),
+        hidden=(5,),
+        epochs=3,
+        random_state=0,
+    )
+    for t in range(3):
+        learner.partial_fit(X, LABELS, classes=range(3), task=t)
+        alone.partial_fit(X, LABELS, classes=range(3), task=t)
+    assert learner.stop_reason_[0].startswith("diverged")
+    np.testing.assert_allclose(learner.replica(1).predict_proba(X), alone.predict_proba(X), rtol=1e-4)
+
+
 def test_bad_input():
     for wrong, message in (
         ({"curvature": "block"}, "expected Laplace's curvature to be one of"),

@@ -453,7 +453,7 @@ def _ends(base: ast.expr, name: str) -> bool:
 
 
 def load(path: Path) -> Claim:
-    """The claim of a file. This runs the file."""
+    """The claim of a file. This runs the file, which may import others of its folder that begin with `_`."""
     name = f"weft_claim_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -461,11 +461,16 @@ def load(path: Path) -> Claim:
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(name)
     sys.modules[name] = module
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ValueError(f"expected a claim in {path}, got {type(error).__name__}: {error}") from error
     finally:
+        sys.path.remove(folder)
+        for other in [n for n in sys.modules if n.startswith("_") and (Path(folder) / f"{n}.py").is_file()]:
+            del sys.modules[other]  # another folder may have its own of that name
         if before is None:
             del sys.modules[name]
         else:

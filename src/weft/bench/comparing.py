@@ -465,6 +465,7 @@ class Comparing:
             "tasks": None,
             "matrix": final["matrix"] if final else None,
             "task_names": self.data.names if self.data.by == "task" else None,
+            "continual": self._kept(final["matrix"]) if final and final["matrix"] else None,
             "curves": final["curves"] if final else None,
         }
         if final is None or not final["seeds"]:
@@ -483,6 +484,19 @@ class Comparing:
         if self.data.by == "task" and labels is not None:
             row["tasks"] = self._by_label(table, labels)
         return row
+
+    def _kept(self, matrix: list[list[float | None]]) -> dict[str, float | None]:
+        """What is kept of earlier tasks, from the mean over seeds of the scores after each task on each."""
+        from weft.measures import average_accuracy, backward_transfer, forgetting
+
+        R = np.array([[np.nan if value is None else value for value in line] for line in matrix], dtype=float)
+        found = {
+            "average": average_accuracy(R),
+            "forgetting_max": forgetting(R, more=self.rising),
+            "forgetting_learned": forgetting(R, kind="learned", more=self.rising),
+            "backward_transfer": backward_transfer(R, more=self.rising),
+        }
+        return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
 
     def _by_label(self, table: Any, labels: Any, **more: Any) -> dict[str, Any]:
         return {

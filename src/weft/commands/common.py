@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "print_json", "print_risk", "printable", "say", "told"]
+__all__ = ["console", "print_json", "print_matrix", "print_risk", "print_tasks", "printable", "say", "told"]
 
 
 def printable(text: str) -> str:
@@ -87,6 +87,60 @@ def print_risk(screen: Console, found: dict[str, Any], most: int = 20) -> None:
     rest = f"; the {most} worst of {len(found['environments'])}" if len(each) < len(found["environments"]) else ""
     over = ", of a replica alone" if any(len(part["replicas"]) > 1 for _, part in each) else ""
     screen.print(Text(f"risk by environment: mean {measure} of the {found['part']} rows{over}{rest}"))
+    screen.print(table)
+
+
+def print_tasks(screen: Console, found: dict[str, Any]) -> None:
+    """A run's score on each task after each, and what that comes to."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from weft.sequence import MEASURES
+
+    measure = found["measure"].replace("_", " ")
+    over = ", of a replica alone" if len(found["replicas"]) > 1 else ""
+    screen.print(Text(f"{measure} on each task (columns) after each (lines), {found['part']} rows{over}:"))
+    print_matrix(screen, found["names"], found["matrix"], lambda v: f"{v:.3f}", before=found["before"])
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, part in found["measures"].items():
+        value = "-" if part["value"] is None else f"{part['value']:.3f}"
+        table.add_row(MEASURES[name].format(measure=measure), value)
+    if found["measures"]:
+        screen.print(table)
+
+
+def print_matrix(
+    screen: Console,
+    names: list[str],
+    matrix: list[list[float | None]],
+    write: Callable[[float], str],
+    *,
+    before: list[float | None] | None = None,
+    most: int = 12,
+) -> None:
+    """The scores after each task (lines) on each (columns); of many tasks, when learned and at the end."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def cell(value: float | None) -> str:
+        return "-" if value is None else write(value)
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
+    table.add_column("", style="cyan", no_wrap=True)
+    if len(names) <= most:
+        for name in names:
+            table.add_column(Text(printable(name)), justify="right")
+        if before is not None:
+            table.add_row("before", *map(cell, before))
+        for name, line in zip(names, matrix, strict=False):
+            table.add_row(Text(printable(f"after {name}")), *map(cell, line))
+    else:
+        for title in ("learned", "at the end"):
+            table.add_column(title, justify="right")
+        for j, name in enumerate(names[: len(matrix)]):
+            table.add_row(Text(printable(name)), cell(matrix[j][j]), cell(matrix[-1][j]))
     screen.print(table)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.commands.common import console, print_json, printable, say, told
+from weft.commands.common import console, print_json, print_matrix, printable, say, told
 
 __all__ = ["register"]
 
@@ -223,6 +223,7 @@ def _print(results: dict[str, Any], folder: Path, report: str | None) -> None:
         table.add_row(Text(printable(row["name"])), _setting(row["setting"]), *cells, f"{row['seconds']:.0f}")
     screen.print(table)
     _print_places(screen, results, measure)
+    _print_kept(screen, results, measure)
     if results["comparisons"]:
         pairs = Table("difference", "")
         for name in ("of means", "interval", "p, corrected"):
@@ -268,6 +269,29 @@ def _print_places(screen: Any, results: dict[str, Any], measure: str) -> None:
             table.add_row(Text(printable(row["name"])), *map(Text, cells))
         rest = f" ({len(few)} of {len(places)} shown)" if len(few) < len(places) else ""
         screen.print(Text(f"{measure} by {kind[:-1]}, mean over seeds{rest}:"))
+        screen.print(table)
+
+
+def _print_kept(screen: Any, results: dict[str, Any], measure: str) -> None:
+    """Of tasks in sequence: each method's scores after each task on each, and what that comes to."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from weft.sequence import MEASURES
+
+    rows = [row for row in results["methods"] if row.get("matrix")]
+    if not rows:
+        return
+    table = Table("method")
+    keys = [key for key in MEASURES if key in (rows[0].get("continual") or {})]
+    for key in keys:
+        table.add_column(MEASURES[key].format(measure=measure), justify="right")
+    for row in rows:
+        table.add_row(Text(printable(row["name"])), *(_score(row["continual"][key], measure) for key in keys))
+        screen.print(Text(printable(f"{row['name']}: {measure} on each task (columns) after each (lines)")))
+        print_matrix(screen, row["task_names"], row["matrix"], lambda value: _score(value, measure))
+    if keys:
+        screen.print(Text("what is kept, from the mean over seeds:"))
         screen.print(table)
 
 

@@ -35,10 +35,10 @@ class Entry:
 def spelled(name: str) -> str:
     """The command line's spelling of a class name.
 
-    >>> spelled("ANDMask"), spelled("VREx"), spelled("LeastSquares")
-    ('and-mask', 'vrex', 'least-squares')
+    >>> spelled("ANDMask"), spelled("VREx"), spelled("L2Anchor")
+    ('and-mask', 'vrex', 'l2-anchor')
     """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z].)|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
 
 
 def called(text: str) -> tuple[str, dict[str, ast.expr]]:
@@ -92,7 +92,7 @@ def find(family: str, name: str, **settings: Any) -> Any:
     >>> find("strategies", "and-musk")
     Traceback (most recent call last):
         ...
-    ValueError: expected one of strategies among adversarial-training, and-mask, ..., got 'and-musk'; did you mean \
+    ValueError: expected one of strategies among adversarial-training, agem, ..., got 'and-musk'; did you mean \
 'and-mask'?
     """
     known = {entry.name: entry.cls for entry in entries(family)}

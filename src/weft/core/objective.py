@@ -28,6 +28,7 @@ class Output:
         rescore: the losses as a function of the logits, where they are one; `rescore(logits)` gives `losses`.
         weight: one weight per loss, where the batch has them; set by the engine.
         buffers: the module's buffers after this forward (running statistics), set by the engine.
+        distribution: `distribution()` gives the objective's, where it has one; set by the engine.
     """
 
     losses: Tensor
@@ -36,6 +37,7 @@ class Output:
     rescore: Callable[[Tensor], Tensor] | None = None
     weight: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    distribution: Callable[[], Any] | None = None
 
 
 def reduce(values: Tensor, weight: Tensor | None = None) -> Tensor:

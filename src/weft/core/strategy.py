@@ -1,8 +1,8 @@
-"""Strategy: how a loss becomes an update. Five optional verbs, composed by `weave`."""
+"""Strategy: how a loss becomes an update. Optional verbs, composed by `weave`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -36,6 +36,7 @@ class Local:
         factors: `factors(readout)`: by layer `inputs` and `outputs`, whose Kronecker product approximates
             F = sum_ik w_ik (grad s_ik) (grad s_ik)^T; and F's diagonal for the parameters of no layer.
         products: `products(readout, vectors)`: F v for each vector of a leading axis.
+        batches: `batches()`: the task's rows themselves, numbered, in batches.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class Local:
         squares: Callable[..., tuple[Params, float]],
         factors: Callable[..., tuple[dict[str, Params], Params, float]],
         products: Callable[..., tuple[Params, float]],
+        batches: Callable[[], Iterable[Batch]] = tuple,
     ) -> None:
         self.objective = objective
         self.params = params
         self.squares = squares
         self.factors = factors
         self.products = products
+        self.batches = batches
 
 
 def weighted_mean(gradients: Params, weights: Tensor) -> Params:
@@ -70,8 +73,10 @@ class Strategy(Configured):
 
     1. `wrap(loss, state)`: another loss function (an attack, an inner loop, a penalty on the output);
     2. `combine(gradients, losses, weights, state)`: the groups' gradients become one;
-    3. `penalty(params, state)`: a scalar whose gradient is added once, outside the groups;
-    4. `update(step, params, state)`: acts on the step that the optimizer proposes;
+    3. `steer(gradient, recalled, state)`: acts on that one, beside the gradient of rows of earlier tasks, which
+       `recall(batch, state)` gives;
+    4. `penalty(params, state)`: a scalar whose gradient is added once, outside the groups;
+    5. `update(step, params, state)`: acts on the step that the optimizer proposes;
 
     and `consolidate(local, state, task)` when a task ends. The strategy's own state, made by `init`,
     is a tree of tensors that flows through them.
@@ -144,6 +149,14 @@ class Strategy(Configured):
         """One gradient from the sums over all groups."""
         raise NotImplementedError
 
+    def recall(self, batch: Batch, state: StrategyState) -> Batch | None:
+        """Rows whose gradient, of the objective's own mean loss, `steer` is given; None while there are none."""
+        return None
+
+    def steer(self, gradient: Params, recalled: Params | None, state: StrategyState) -> tuple[Params, StrategyState]:
+        """The gradient to follow in place of the combined one, given that of the rows recalled; before the penalty."""
+        return gradient, state
+
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         """A scalar added to the loss, outside the groups."""
         raise NotImplementedError
@@ -169,8 +182,8 @@ class Strategy(Configured):
         return getattr(type(self), verb) is not getattr(Strategy, verb)
 
 
-_VERBS = ("wrap", "combine", "penalty", "update", "consolidate")
-_ORDER = ("wrap", "combine", "update")
+_VERBS = ("wrap", "combine", "steer", "penalty", "update", "consolidate")
+_ORDER = {"wrap": "loss", "combine": "gradient", "steer": "combined gradient", "update": "step"}
 
 
 class Weave(Strategy):
@@ -191,14 +204,20 @@ class Weave(Strategy):
                 f"expected at most one strategy that combines the groups' gradients, got {combiners[0]!r} and "
                 f"{combiners[1]!r}; keep one of them"
             )
+        recalling = [p for p in parts if p.does("recall")]
+        if len(recalling) > 1:
+            raise ValueError(
+                f"expected at most one strategy that recalls rows of earlier tasks, got {recalling[0]!r} and "
+                f"{recalling[1]!r}; keep one of them"
+            )
         latest: tuple[int, Strategy | None] = (0, None)
+        names = list(_ORDER.values())
         for part in parts:
             stages = [i for i, verb in enumerate(_ORDER) if part.does(verb)]
             if stages and stages[0] < latest[0]:
                 raise ValueError(
-                    f"expected the order loss, gradient, step, got {part!r} (acts on the "
-                    f"{('loss', 'gradient', 'step')[stages[0]]}) after {latest[1]!r} (acts on the "
-                    f"{('loss', 'gradient', 'step')[latest[0]]}); put {type(part).__name__} first"
+                    f"expected the order loss, gradient, step, got {part!r} (acts on the {names[stages[0]]}) after "
+                    f"{latest[1]!r} (acts on the {names[latest[0]]}); put {type(part).__name__} first"
                 )
             if stages:
                 latest = (max(latest[0], stages[0]), part)  # by where each begins: one may act on losses and steps
@@ -311,6 +330,16 @@ class Weave(Strategy):
         name, part = next((name, part) for name, part in self._named() if part.does("combine"))
         combined, after = part.conclude(sums, losses, weights, state[name])
         return combined, {**state, name: after}
+
+    def recall(self, batch: Batch, state: StrategyState) -> Batch | None:
+        found = [part.recall(batch, state[name]) for name, part in self._named() if part.does("recall")]
+        return found[0] if found else None
+
+    def steer(self, gradient: Params, recalled: Params | None, state: StrategyState) -> tuple[Params, StrategyState]:
+        for name, part in self._named():
+            gradient, after = part.steer(gradient, recalled if part.does("recall") else None, state[name])
+            state = {**state, name: after}
+        return gradient, state
 
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         terms = [part.penalty(params, state[name]) for name, part in self._named() if part.does("penalty")]

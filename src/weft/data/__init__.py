@@ -12,6 +12,7 @@ from weft.data.sinusoids import sinusoids
 from weft.data.sites import digits_sites
 from weft.data.spirals import spirals, spirals_test
 from weft.data.tables import Recipe
+from weft.data.tasks import permuted_mnist, rotated_mnist, split_mnist
 
 __all__ = [
     "CartPole",
@@ -24,11 +25,14 @@ __all__ = [
     "fashion_mnist",
     "mnist",
     "mode_coverage",
+    "permuted_mnist",
     "platform_clones",
     "random_labels",
     "read_columns",
     "ring",
+    "rotated_mnist",
     "sinusoids",
     "spirals",
     "spirals_test",
+    "split_mnist",
 ]

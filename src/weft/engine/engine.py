@@ -349,8 +349,8 @@ class Engine:
         optimizer = state.optimizers[player]
         if factor is None and not self.schedulers:
             self.set_rates(state, player, self.factor(state))
-        amend = factor is not None or self.strategy.does("update") or self.rates is not None
-        amend = amend or (self.replicas is not None and not bool(state.active.all()))
+        stopped = self.replicas is not None and (factor is not None or not bool(state.active.all()))
+        amend = stopped or factor is not None or self.strategy.does("update") or self.rates is not None
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         for name, g in gradient.items():
             state.params[name].grad = g
@@ -380,7 +380,13 @@ class Engine:
         for name, old in before.items():
             moved = old + step[name]
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
-        state.strategy[player] = own
+        state.strategy[player] = self._going(state.active, own, state.strategy[player]) if stopped else own
+
+    def _going(self, active: Tensor, now: Any, before: Any) -> Any:
+        """A strategy's state after a step, which a replica that has stopped keeps as it was (unless it has grown)."""
+        if isinstance(now, dict):
+            return {n: self._going(active, v, before[n]) if n in before else v for n, v in now.items()}
+        return now if now.shape != before.shape else torch.where(self.broadcast(active, now), now, before)
 
     # --- asking, measuring, consolidating ------------------------------------------------------------
 
@@ -430,9 +436,16 @@ class Engine:
 
     def consolidate(self, state: State, source: Source, task: str, rows: int = 1024) -> None:
         """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""
+        if self.episodic and self.strategy.does("consolidate"):
+            raise ValueError(
+                f"expected the task {task!r} to have rows for {self.strategy!r} to look back on, got episodes; train "
+                "on them without a task, by fit(source)"
+            )
+        going = [k for k in range(self.replicas or 1) if k not in state.diverged]
         for player in self.players:
-            runs = [state.replica(k) for k in range(self.replicas or 1)]
-            after = [self._consolidate_one(run, source, task, rows, player, k) for k, run in enumerate(runs)]
+            found = {k: self._consolidate_one(state.replica(k), source, task, rows, player, k) for k in going}
+            nothing = tree_map(torch.zeros_like, found[going[0]])  # what has diverged has nothing to keep
+            after = [found.get(k, nothing) for k in range(self.replicas or 1)]
             state.strategy[player] = tree_stack(after) if self.replicas else after[0]
         state.tasks = [t for t in state.tasks if t != task] + [task]
 
@@ -451,8 +464,9 @@ class Engine:
         passes = Passes(self.objective, params, others, run.buffers, batches, key, player)
         strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))
         sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
-        local = Local(self.objective, params, *sums)
-        return strategy.consolidate(local, run.strategy[player], task)
+        local = Local(self.objective, params, *sums, batches)
+        with keyed(key):
+            return strategy.consolidate(local, run.strategy[player], task)
 
     def adapt(self, run: State, batch: Batch) -> Params:
         """One run's parameters, adapted by the strategy to a few examples, as in training."""

@@ -30,7 +30,8 @@ __all__ = ["Gradient", "base_loss", "saved_bytes"]
 Value = tuple[Tensor, Any]
 Parts = dict[str, Any]
 """What a share of a batch gives: the `gradient` and `loss` of its mean or of each group, their `mass`
-(how much they count), the `buffers` after the forward, and the strategy's `state` where it observes."""
+(how much they count), the `buffers` after the forward, the strategy's `state` where it observes, and the gradient
+of the rows it recalls (`recalled`)."""
 
 
 def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor, player: str) -> Loss:
@@ -38,14 +39,21 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
 
     def loss(params: Params, batch: Batch) -> Output:
         fresh = {name: value.clone() for name, value in buffers.items()}
-        args = (batch, player) if player else (batch,)
-        with keyed(key, batch.get("row")), serving(objective), holding(objective, {**others, **params}, fresh):
+        args, held = ((batch, player) if player else (batch,)), {**others, **params}
+        with keyed(key, batch.get("row")), serving(objective), holding(objective, held, fresh):
             output = objective(*args)
         output.buffers = fresh
         output.weight = batch.get("weight")
+        if hasattr(objective, "distribution"):
+            output.distribution = partial(_told, objective, held, fresh, output)
         return output
 
     return loss
+
+
+def _told(objective: Objective, params: Params, buffers: Params, output: Output) -> Any:
+    with holding(objective, params, dict(buffers)):
+        return objective.distribution(output)  # type: ignore[operator]
 
 
 def saved_bytes(loss: Loss, params: Params, batch: Batch) -> int:
@@ -114,7 +122,7 @@ class Gradient:
         state: StrategyState,
     ) -> tuple[Params, Tensor, Params, StrategyState]:
         """The gradient, the mean loss, the buffers after the forward and the strategy's state."""
-        parts = self._local(params, others, buffers, batch, key, strategy, state, whole=True)
+        parts = self._parts(params, others, buffers, batch, key, strategy, state, whole=True)
         return self.conclude(parts, params, key, strategy, state)
 
     def local(
@@ -128,7 +136,7 @@ class Gradient:
         state: StrategyState,
     ) -> Parts:
         """What a share of the batch gives, before the strategy combines it."""
-        parts = self._local(params, others, buffers, batch, key, strategy, state, whole=False)
+        parts = self._parts(params, others, buffers, batch, key, strategy, state, whole=False)
         if not isinstance(parts["mass"], Tensor):
             parts["mass"] = torch.full_like(parts["loss"], parts["mass"])
         return parts
@@ -169,7 +177,8 @@ class Gradient:
         if after and not self._settled:
             refuse_moving(after, joined, whole, where)
             self._settled = True
-        return {**found, "buffers": joined}
+        same = {"recalled": parts["recalled"]} if "recalled" in parts else {}  # every process recalls the same rows
+        return {**found, "buffers": joined, **same}
 
     def conclude(
         self, parts: Parts, params: Params, key: Tensor, strategy: Strategy, state: StrategyState
@@ -191,10 +200,40 @@ class Gradient:
                     gradient, state = strategy.conclude(parts["sums"], losses, weights, state)
                 else:
                     gradient, state = strategy.combine(parts["gradient"], losses, weights, state)
+            if strategy.does("steer"):
+                gradient, state = strategy.steer(gradient, parts.get("recalled"), state)
             if strategy.does("penalty"):
                 extra, _ = self._differentiate(lambda p: (strategy.penalty(p, state), {}), params)
                 gradient = {name: g + extra[name] for name, g in gradient.items()}
         return gradient, value, parts["buffers"], state
+
+    def _parts(
+        self,
+        params: Params,
+        others: Params,
+        buffers: Params,
+        batch: Batch,
+        key: Tensor,
+        strategy: Strategy,
+        state: StrategyState,
+        *,
+        whole: bool,
+    ) -> Parts:
+        """What the batch gives, and beside it the gradient on the rows that the strategy recalls."""
+        parts = self._local(params, others, buffers, batch, key, strategy, state, whole=whole)
+        if not strategy.does("recall"):
+            return parts
+        with keyed(key):
+            rows = strategy.recall(batch, state)
+            if rows is None:
+                return parts
+            loss = base_loss(self.objective, others, buffers, key, self.player)
+
+            def scalar(p: Params) -> Value:
+                output = loss(p, rows)
+                return reduce(output.losses, output.weight), {}
+
+            return {**parts, "recalled": self._differentiate(scalar, params)[0]}
 
     def _local(
         self,

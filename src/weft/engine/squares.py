@@ -182,7 +182,7 @@ class Tapped:
         self, batch: Batch, scalars: Scalars, layers: dict[str, Call]
     ) -> Iterator[tuple[str, Tensor, Tensor | None]]:
         outputs, rows = [output for _, _, output in layers.values()], rows_of(batch)
-        for scalar, weight in scalars:
+        for scalar, weight in scalars if outputs else ():
             found = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
             weight = weighted(None if weight is None else weight.detach(), batch)
             for (name, (layer, _, _)), g in zip(layers.items(), found, strict=True):
@@ -199,6 +199,8 @@ def _untrue(scalar: Tensor, layers: dict[str, Call], leaves: Params, rows: int) 
     """The parameters whose rule does not give autograd's gradient: used elsewhere too, or rows in another order."""
     check = unit(key_of(0, device=scalar.device), (rows,), scalar.dtype)
     outputs = [output for _, _, output in layers.values()]
+    if not outputs:
+        return set()
     slopes = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
     found = torch.autograd.grad((scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True)
     truth = dict(zip(leaves, found, strict=True))

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from weft.core.random import fold, gauss, key_of
+from weft.core.source import rows_of
 from weft.core.strategy import Local, Params
 
-__all__ = ["CURVATURES", "Curvature", "Diagonal", "Full", "Kronecker", "LowRank"]
+__all__ = ["CURVATURES", "Curvature", "Diagonal", "Full", "Identity", "Kronecker", "LowRank"]
 
 Precision = dict[str, Any]
 
@@ -39,6 +40,24 @@ class Curvature:
     def scale(self, precision: Precision, factor: float) -> Precision:
         """factor * F."""
         raise NotImplementedError
+
+
+class Identity(Curvature):
+    """The same for every parameter, 1 from each example: nothing of the task but how much of it there was."""
+
+    def measure(self, local: Local, readout: Callable[..., Any]) -> tuple[Precision, float]:
+        examples = sum(float(b["weight"].sum()) if "weight" in b else rows_of(b) for b in local.batches())
+        first = next(iter(local.params.values()))
+        return {"scale": first.new_tensor(examples)}, examples
+
+    def quadratic(self, precision: Precision, d: Params) -> Tensor:
+        return precision["scale"] * _sum([v.square().sum() for v in d.values()])
+
+    def add(self, before: Precision, after: Precision, decay: float) -> Precision:
+        return {"scale": decay * before["scale"] + after["scale"]}
+
+    def scale(self, precision: Precision, factor: float) -> Precision:
+        return {"scale": factor * precision["scale"]}
 
 
 class Diagonal(Curvature):
@@ -230,4 +249,4 @@ def _parted(rows: Tensor, shapes: dict[str, Any]) -> Params:
     return {name: p.reshape(len(rows), *s) for (name, s), p in zip(shapes.items(), parts, strict=True)}
 
 
-CURVATURES = ("diagonal", "kronecker", "low_rank", "full")
+CURVATURES = ("identity", "diagonal", "kronecker", "low_rank", "full")

@@ -12,13 +12,12 @@ from weft.core.configured import Range
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Params, Strategy, StrategyState
-from weft.strategies.curvature import Curvature, Diagonal, Full, Kronecker, LowRank
+from weft.strategies.curvature import CURVATURES, Curvature, Diagonal, Full, Identity, Kronecker, LowRank
 
 __all__ = ["Laplace"]
 
 _FISHERS = ("true", "sampled", "empirical")
 _PENALTIES = ("per_task", "latest", "online")
-_KINDS = ("diagonal", "kronecker", "low_rank", "full")
 
 
 class Laplace(Strategy):
@@ -38,7 +37,7 @@ class Laplace(Strategy):
         strength: lambda. Since the loss is a mean and F_t a sum over examples, a Bayesian reading on a
             task of n examples takes strength = 1 / n; `normalize` divides F_t by the task's examples.
         curvature: the form of F_t: `diagonal`, `kronecker` (a product for each layer), `low_rank` (leading
-            eigenvectors and the diagonal of the rest) or `full`.
+            eigenvectors and the diagonal of the rest) or `full`; or `identity`, which knows nothing of the task.
         fisher: `true` (expectation over the model's own labels), `sampled` (one draw of them per example)
             or `empirical` (the data's labels).
         penalties: `per_task`, `latest` or `online`; the last two take the memory of one task.
@@ -95,7 +94,7 @@ class Laplace(Strategy):
         name = type(self).__name__
         if not float(self.strength) >= 0.0:
             raise ValueError(f"expected {name}'s strength >= 0, got {self.strength!r}")
-        for what, kinds in (("curvature", _KINDS), ("fisher", _FISHERS), ("penalties", _PENALTIES)):
+        for what, kinds in (("curvature", CURVATURES), ("fisher", _FISHERS), ("penalties", _PENALTIES)):
             if getattr(self, what) not in kinds:
                 raise ValueError(f"expected {name}'s {what} to be one of {kinds}, got {getattr(self, what)!r}")
         if not 0.0 <= float(self.decay) <= 1.0:
@@ -106,7 +105,9 @@ class Laplace(Strategy):
             raise ValueError(f"expected {name}'s rank to be an integer >= 1, got {self.rank!r}")
 
     def refuses(self, objective: Objective) -> str | None:
-        if self.fisher == "empirical":
+        if self.curvature == "identity":
+            known = True
+        elif self.fisher == "empirical":
             known = objective.likelihood
         else:
             known = hasattr(objective, "distribution")
@@ -119,7 +120,7 @@ class Laplace(Strategy):
 
     def form(self) -> Curvature:
         """The kind of curvature."""
-        made = {"diagonal": Diagonal, "kronecker": Kronecker}
+        made = {"identity": Identity, "diagonal": Diagonal, "kronecker": Kronecker}
         if self.curvature in made:
             return made[self.curvature]()
         return LowRank(self.rank) if self.curvature == "low_rank" else Full(self.memory)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.bench.page import charts
-from weft.bench.page.charts import Axis, Dot
+from weft.bench.page.charts import Axis, Dot, Series
 from weft.bench.page.curves import curve_section
 from weft.bench.page.markup import (
     Cell,
@@ -29,7 +29,8 @@ from weft.bench.page.markup import (
     seconds,
     table,
 )
-from weft.bench.page.study import again
+from weft.bench.page.study import again, heat_map
+from weft.sequence import MEASURES, SAID, tasks
 from weft.show import Curve, about, curves, records, risk
 
 __all__ = ["commanded", "run", "run_curves", "run_state", "run_title"]
@@ -39,6 +40,7 @@ Json = dict[str, Any]
 RECENT = 30.0  # seconds since its last record, after which a run that has not ended is taken for interrupted
 SAMPLES = 400  # rows drawn for a scatter
 IMAGES = 24
+TASKS = 8  # curves by task
 _PARTS = {"training": 0, "validation": 1}
 
 
@@ -112,6 +114,7 @@ def run(folder: Path, sections: Sections, *, draw: bool = True, data: bool = Tru
     sections.add("How it went", *_went(folder, found, lines), _last(lines, sections))
     sections.add("Learning curves", *run_curves(found, lines, sections))
     sections.add("By environment", *_places(risk(folder), sections))
+    sections.add("By task", *_tasks(tasks(folder), sections))
     for title, parts in (drawn(folder, sections, data=data) if draw else {}).items():
         sections.add(title, *parts)
     params = (told.get("config") or {}).get("params") or {}
@@ -221,6 +224,63 @@ def _places(found: Json | None, sections: Sections) -> list[Any]:
     caption = f"Risk by environment: mean {measure} of the {found['part']} rows. The worst is bold: {found['worst']}."
     made = table(caption, heads, rows, names=sections.names, file="risk", picture=len(heads) - 1)
     return [made]
+
+
+def _tasks(found: Json | None, sections: Sections) -> list[Any]:
+    """What is kept of each task: the usual numbers, the scores after each task as a heat map, a curve for each."""
+    if not found:
+        return []
+    measure, names = str(found["measure"]).replace("_", " "), found["names"]
+    lines = [(f"after {name}", line) for name, line in zip(names, found["matrix"], strict=False)]
+    if found["before"]:
+        lines.insert(0, ("before", found["before"]))
+    every = [v for _, line in lines for v in line if is_number(v)]
+    if not every:
+        return []
+    shares = found["measure"] in ("accuracy", "R2")  # an R2 below 0 is as bad as 0
+    limits = (0.0, 1.0) if shares else (min(every), max(every))
+    over = ", mean over replicas" if len(found["replicas"]) > 1 else ""
+    caption = f"{measure.capitalize()} after each {found['task']} (rows) on each (columns), {found['part']} rows{over}."
+    made = heat_map(caption, names, lines, limits, formatter(every), names=sections.names, file="tasks")
+    said = "Deeper is more. Down a column is how a task is remembered once others have come."
+    return [_kept(found, measure, sections), made, el("p", said, class_="note"), *_by_task(found, measure, sections)]
+
+
+def _kept(found: Json, measure: str, sections: Sections) -> Markup | None:
+    if not found["measures"]:
+        return None
+    rows = []
+    for name, part in found["measures"].items():
+        each = [v for v in part["replicas"] if is_number(v)]
+        ends = [min(each, default=None), max(each, default=None)] if len(found["replicas"]) > 1 else []
+        rows.append([MEASURES[name].format(measure=measure), *[Cell(v, num(v)) for v in (part["value"], *ends)]])
+    heads = ["measure", "value" if len(found["replicas"]) == 1 else "mean", "least", "largest"]
+    caption = f"What is kept of earlier tasks; {SAID}. A transfer above 0 is a gain."
+    return table(caption, heads[: len(rows[0])], rows, names=sections.names, file="kept")
+
+
+def _by_task(found: Json, measure: str, sections: Sections) -> list[Any]:
+    """A curve for each task over the tasks learned; of many tasks, the first ones."""
+    lines = [found["before"] or [None] * len(found["names"]), *found["matrix"]]
+    values = np.array([[v if is_number(v) else math.nan for v in line] for line in lines], dtype=float)
+    shown = [j for j in range(len(found["names"])) if np.isfinite(values[:, j]).any()][:TASKS]
+    series = [Series(found["names"][j], np.arange(len(values)) * 1.0, values[:, j], number=j) for j in shown]
+    told = []
+    for s in series:
+        good = s.y[np.isfinite(s.y)]
+        told.append(f"{s.name} goes from {good[0]:.4g} to {good[-1]:.4g}")
+    picture = charts.lines(
+        series,
+        title=f"{measure} on each {found['task']} by the number learned",
+        describe=f"{'; '.join(told)}.",
+        names=sections.names,
+        x_label=f"{found['task']}s learned",
+        y_label=measure,
+    )
+    legend = charts.legend([(s.name, s.number) for s in series])
+    rest = len(found["names"]) - len(series)
+    note = el("p", f"The first {len(series)} tasks; {rest} more are in the table.", class_="note") if rest else None
+    return [legend, el("div", el("figure", picture), class_="charts"), note]
 
 
 def _columns(told: Json, sections: Sections) -> Markup | None:

@@ -26,8 +26,9 @@ from weft.bench.page.markup import (
     seconds,
     table,
 )
+from weft.sequence import MEASURES, SAID
 
-__all__ = ["again", "study", "subtitle"]
+__all__ = ["again", "heat_map", "study", "subtitle"]
 
 MOST_TRIALS = 2000
 
@@ -289,30 +290,70 @@ def _parts(methods: list[Json], key: str, what: str, measure: Json, numbers: dic
     ]
 
 
+def heat_map(
+    caption: Any,
+    tasks: list[str],
+    lines: list[tuple[str, Any]],
+    limits: tuple[float, float],
+    write: Any,
+    *,
+    names: Names,
+    file: str,
+) -> Markup:
+    """Scores after each task (lines, named) on each (columns), as a heat map that is a table.
+
+    Args:
+        caption: above it.
+        tasks: the columns' names.
+        lines: a name and a score for each task.
+        limits: where the colours begin and end.
+        write: a number as text.
+        names: the page's identifiers.
+        file: what its CSV is called.
+    """
+    low, high = limits
+    rows = []
+    for label, line in lines:
+        cells = []
+        for v in line:
+            share = (v - low) / (high - low) if is_number(v) and high > low else 0.0
+            kind = f"heat-{min(9, max(0, int(10 * share)))}" + ("" if is_number(v) else " ahead")
+            cells.append(Cell(v, write(v), kind))
+        rows.append([label, *cells])
+    return table(caption, ["", *tasks], rows, names=names, file=file, sorts=False, kind="matrix")
+
+
 def _matrices(methods: list[Json], measure: Json, sections: Sections) -> list[Any]:
-    """The accuracy after each task on each task, as a heat map that is a table."""
+    """What each method keeps: the usual numbers, and the score after each task on each."""
     out: list[Any] = []
     having = [m for m in methods if m.get("matrix")]
     every = [v for m in having for row in m["matrix"] for v in row if is_number(v)]
     if not every:
         return []
-    low, high, write = min(every), max(every), formatter(every)
     for m in having:
         size = max(len(row) for row in m["matrix"])
         tasks = [str(t) for t in m.get("task_names") or []] or [str(i + 1) for i in range(size)]
-        rows = []
-        for i, row in enumerate(m["matrix"]):
-            cells = []
-            for j, v in enumerate(row):
-                share = (v - low) / (high - low) if is_number(v) and high > low else 0.0
-                kind = f"heat-{min(9, int(10 * share))}" + (" ahead" if j > i and not is_number(v) else "")
-                cells.append(Cell(v, write(v), kind))
-            rows.append([f"after {tasks[i]}" if i < len(tasks) else f"after {i + 1}", *cells])
+        after = [f"after {tasks[i]}" if i < len(tasks) else f"after {i + 1}" for i in range(len(m["matrix"]))]
         caption = [el("strong", m["name"]), f": {measure.get('name')} after each task (rows) on each (columns)"]
-        file = f"matrix-{m['name']}"
-        out.append(table(caption, ["", *tasks], rows, names=sections.names, file=file, sorts=False, kind="matrix"))
+        lines = list(zip(after, m["matrix"], strict=True))
+        limits, file = (min(every), max(every)), f"matrix-{m['name']}"
+        out.append(heat_map(caption, tasks, lines, limits, formatter(every), names=sections.names, file=file))
     said = "Mean over seeds; deeper is more. Down a column is how a task is remembered once others have come."
-    return [sections.heading("What is kept"), el("p", said, class_="note"), el("div", *out, class_="charts")]
+    kept = _kept(having, measure, sections.names)
+    return [sections.heading("What is kept"), kept, el("p", said, class_="note"), el("div", *out, class_="charts")]
+
+
+def _kept(methods: list[Json], measure: Json, names: Names) -> Markup | None:
+    """Each method's numbers of remembering and forgetting."""
+    having = [m for m in methods if isinstance(m.get("continual"), dict)]
+    keys = [key for key in MEASURES if any(key in m["continual"] for m in having)]
+    if not keys:
+        return None
+    write = formatter([m["continual"].get(key) for m in having for key in keys])
+    rows = [[str(m["name"]), *[Cell(v, write(v)) for v in (m["continual"].get(key) for key in keys)]] for m in having]
+    heads = ["method", *[MEASURES[key].format(measure=measure.get("name")) for key in keys]]
+    caption = f"What is kept of earlier tasks, from the mean over seeds; {SAID}. A transfer above 0 is a gain."
+    return table(caption, heads, rows, names=names, file="kept")
 
 
 # --- curves -------------------------------------------------------------------------------------------
