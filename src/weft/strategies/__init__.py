@@ -8,6 +8,7 @@ from weft.strategies.coral import CORAL
 from weft.strategies.erm import ERM
 from weft.strategies.ewc import EWC
 from weft.strategies.fishr import Fishr
+from weft.strategies.generative import GenerativeReplay
 from weft.strategies.geometric_mean import GeometricMean
 from weft.strategies.group_dro import GroupDRO
 from weft.strategies.irm import IRM
@@ -38,6 +39,7 @@ __all__ = [
     "ANDMask",
     "AdversarialTraining",
     "Fishr",
+    "GenerativeReplay",
     "GeometricMean",
     "GroupDRO",
     "L2Anchor",
