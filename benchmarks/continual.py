@@ -84,7 +84,7 @@ def _permuted(x: Tensor, task: int) -> Tensor:
     return x[:, torch.from_numpy(np.random.default_rng(task).permutation(x.shape[1]))]
 
 
-def _weft(penalties: str) -> Turn:
+def _weft(penalties: str, fisher: str = "true") -> Turn:
     from weft import Learner, Optimizer
     from weft.objectives import Classification
     from weft.strategies import EWC
@@ -92,7 +92,7 @@ def _weft(penalties: str) -> Turn:
     def begin() -> tuple[Learn, Answer]:
         optimizer = Optimizer("sgd", lr=RATE, momentum=MOMENTUM)
         options: dict[str, Any] = {"optimizer": optimizer, "epochs": EPOCHS, "batch_size": BATCH, "device": "cpu"}
-        strategy = EWC(strength=STRENGTH, fisher="true", penalties=penalties)
+        strategy = EWC(strength=STRENGTH, fisher=fisher, penalties=penalties)
         learner = Learner(Classification(hidden=WIDTHS[1:-1]), strategy=strategy, random_state=0, **options)
 
         def learn(task: int, x: Tensor, y: Tensor) -> None:
@@ -198,7 +198,9 @@ def _write_idx(folder: Path, x: Tensor, y: Tensor) -> None:
     for part in ("train", "t10k"):
         shape = np.array([0x803, len(x), 28, 28], ">i4").tobytes()
         (folder / f"{part}-images-idx3-ubyte").write_bytes(shape + images.tobytes())
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(np.array([0x801, len(y)], ">i4").tobytes() + labels.tobytes())
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(
+            np.array([0x801, len(y)], ">i4").tobytes() + labels.tobytes()
+        )
 
 
 def _at_its_best(mode: str) -> Turn:
@@ -218,6 +220,8 @@ def _at_its_best(mode: str) -> Turn:
 CONTESTANTS = {
     "weft, per_task": lambda: _weft("per_task"),
     "weft, latest": lambda: _weft("latest"),
+    "weft, per_task, empirical": lambda: _weft("per_task", "empirical"),
+    "weft, latest, empirical": lambda: _weft("latest", "empirical"),
     "plain steps": lambda: _bare(ewc=False),
     "bare loop": lambda: _bare(ewc=True),
     "Avalanche, separate": lambda: _guide("separate"),
@@ -236,6 +240,10 @@ COMPARISONS = [
     Comparison("weft, latest", "bare loop"),
     Comparison("weft, latest", "Avalanche, online", faster=3.0),
     Comparison("weft, latest", "Avalanche, online, at its best", faster=3.0),
+    Comparison("weft, per_task, empirical", "Avalanche, separate, at its best"),
+    Comparison("weft, latest, empirical", "Avalanche, online, at its best"),
+    Comparison("bare loop", "Avalanche, online, at its best"),
+    Comparison("plain steps", "Avalanche, online, at its best"),
 ]
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""The memory of group gradients on the CPU: what a step takes at its peak, beside the bound that it was given.
+"""The memory of group gradients and of tasks learned, on the CPU.
 
     python benchmarks/memory.py [--out FILE]
 
-AND-mask over 16 x 256 rows (784 features, random), MLP 784-256-256-256-10: with an environment's gradient at a
+Group gradients: what a step takes at its peak, beside the bound that it was given. AND-mask over 16 x 256 rows (784 features, random), MLP 784-256-256-256-10: with an environment's gradient at a
 time under the bound, and with every example its own environment. Peaks are of tensors, as PyTorch's profiler
 records them, above what was there before the step, so that the parameters, the optimizer's state and the batch
 do not count; the sums over the groups do, and so a bound below a few gradients cannot be kept.
+
+Tasks: what the strategy keeps after 1 to 10 tasks, and what a step of the next one takes at its peak, for a
+posterior with a diagonal and one with Kronecker factors, MLP 784-400-400-10. `latest` and `online` shall keep as much
+after ten tasks as after one, but for a scalar that marks each task as seen; `per_task` grows by a task's share each.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import argparse
 import json
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,10 +30,11 @@ from rich.table import Table
 
 from weft.objectives import Classification
 from weft.sources import Arrays
-from weft.strategies import ANDMask
+from weft.strategies import ANDMask, Laplace
 
 ENVIRONMENTS, ROWS, WIDTH, THRESHOLD = 16, 256, 256, 0.8
 BOUNDS = {"environment": (16, 64, 1024), "example": (64, 256, 1024)}  # MiB
+TASKS, HIDDEN = 10, (400, 400)
 
 
 def peak(work: Callable[[], Any]) -> float:
@@ -62,6 +67,44 @@ def measure(each: str, bound: int) -> float:
     return peak(lambda: engine.step(state, batch)) / 2**20
 
 
+def kept(curvature: str, penalties: str) -> dict[str, list[int]]:
+    """Bytes of the strategy's state and of a step's peak, after each task."""
+    torch.manual_seed(0)
+    source = Arrays(torch.rand(1024, 784), torch.randint(10, (1024,)), batch_size=128, classes=10)
+    strategy = Laplace(curvature=curvature, penalties=penalties)
+    engine, state = engine_of(Classification(hidden=HIDDEN), strategy, source, optimizer="sgd")
+    batch = next(engine.batches(source, state))
+    found: dict[str, list[int]] = {"state": [], "step": []}
+    for task in range(TASKS):
+        engine.consolidate(state, source, str(task))
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state.strategy)}
+        found["state"].append(sum(storages.values()))
+        engine.step(state, batch)
+        found["step"].append(int(peak(lambda: engine.step(state, batch))))
+    return found
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, dict):
+        for part in tree.values():
+            yield from _tensors(part)
+    else:
+        yield tree
+
+
+def tasks_table(found: dict[str, dict[str, list[int]]]) -> Table:
+    columns = ("curvature, penalties", "kept after 1 task", f"after {TASKS}", "constant", "step's peak after 1", "")
+    table = Table(*columns, title="memory of tasks, MiB")
+    for name, memory in found.items():
+        state, step = memory["state"], memory["step"]
+        constant = state[-1] - state[0] <= 8 * (TASKS - 1)
+        wanted = not name.endswith("per_task")
+        told = ("[green]" if wanted else "") + "yes" if constant else ("[red]" if wanted else "") + "no"
+        mib = [f"{size / 2**20:.2f}" for size in (state[0], state[-1], step[0], step[-1])]
+        table.add_row(name, *mib[:2], told, mib[2], f"after {TASKS}: {mib[3]}")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results" / "memory.json")
@@ -74,12 +117,19 @@ def main() -> None:
     for name, peaks in found.items():
         for bound, taken in peaks.items():
             table.add_row(name, bound, f"{taken:.0f}", "[green]yes" if taken <= int(bound) else "[red]no")
+    tasks = {
+        f"{curvature}, {penalties}": kept(curvature, penalties)
+        for curvature in ("diagonal", "kronecker")
+        for penalties in ("per_task", "latest", "online")
+    }
     Console(width=120).print(table)
+    Console(width=120).print(tasks_table(tasks))
     record = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "peak_mib": found,
+        "tasks_bytes": tasks,
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -45,8 +45,8 @@ class RandomLabels(Claim):
         "three quarters of plain training's test accuracy above chance with true labels. It may fit 25 % of the wrong "
         "labels (quick: some 50 rows), or chance, 10 % (full). Quick: width and rate were chosen on other seeds, "
         "so that plain training memorizes; their test accuracy was seen. Full: the paper's rates, nothing chosen; a "
-        "tenth of the images, a tenth of the steps, a net of a quarter of the authors' widths without BatchNorm, in "
-        "which an example has no gradient of its own."
+        "twelfth of the images, a twentieth of the steps, a net of a quarter of the authors' widths without "
+        "BatchNorm, in which an example has no gradient of its own."
     )
     # Rates: of the sweep; with label noise, of plain training and of the mask. Most: what the mask may fit, in %.
     quick = {"seeds": 3, "data": "digits", "images": 240, "epochs": 100, "thresholds": (0.0, 0.1, 0.2, 0.4)}

@@ -48,9 +48,10 @@ class GenerativeReplay(Replay):
 
     Example:
         >>> from sklearn.datasets import make_blobs
-        >>> from weft import Classifier
+        >>> from weft import Classifier, Optimizer
         >>> X, y = make_blobs([100, 100, 100], centers=[[0, 0], [6, 0], [0, 6]], random_state=0)
-        >>> clf = Classifier(strategy=GenerativeReplay(steps=300, size=100), hidden=(16,), epochs=30, random_state=0)
+        >>> replay = GenerativeReplay(steps=300, size=100)
+        >>> clf = Classifier(strategy=replay, optimizer=Optimizer("adam", lr=0.01), epochs=30, random_state=0)
         >>> for task in ([0, 1], [2]):
         ...     rows = [label in task for label in y]
         ...     clf = clf.partial_fit(X[rows], y[rows], classes=range(3), task=str(task))
@@ -124,7 +125,8 @@ class GenerativeReplay(Replay):
         batches = list(local.batches())
         if not batches:
             return super().consolidate(local, state, task)  # which tells that there are no rows
-        x, weight = (torch.cat([b[n] for b in batches]) if n in batches[0] else None for n in ("x", "weight"))
+        x = torch.cat([batch["x"] for batch in batches])
+        weight = torch.cat([batch["weight"] for batch in batches]) if "weight" in batches[0] else None
         samples = self._samples(x, weight, next(iter(local.params.values())).dtype, task)
         mass = None if weight is None else weight.mean().expand(len(weight))
 
