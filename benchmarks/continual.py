@@ -2,8 +2,11 @@
 
 Weft's turn is `partial_fit` task after task: reading and checking the data, training, and at each task's end the
 exact Fisher information, in expectation over all ten labels, of all of its images. Avalanche's EWC squares the mean
-gradient of each batch instead, at the data's labels, which is a tenth of the work and not the Fisher information.
-`per_task` is beside its `separate`, `latest` beside its `online` with decay 1, which keep as much.
+gradient of each batch instead, at the data's labels: not the Fisher information, and less work. In millions of
+operations per image a training step takes 2.9, Avalanche's pass as many, and the exact one 5.2: forward 1, ten
+labels backward to the layers' outputs 3.3, and 1 for the products. With the data's labels (`empirical`, squares of
+single images' gradients all the same) it takes 2.2. `per_task` is beside Avalanche's `separate`, `latest` beside
+its `online` with decay 1, which keep as much.
 
 Avalanche comes as its guide shows it, from its own `PermutedMNIST` and with its usual evaluator, and at its best:
 images permuted beforehand, as tensors in memory, without task labels, workers or evaluation, and with the fused SGD.
@@ -18,7 +21,8 @@ The bounds do nothing but the arithmetic, on this net only: `plain steps` are th
 and the Fisher information goes backward by hand through three layers.
 
 TASKS, ROWS, EPOCHS and BATCH in the environment change the sizes, for a try. With each turn the accuracy is written
-down: the mean over the tasks, after the last, on 1,000 of the images trained on.
+down: the mean over the tasks, after the last, on 1,000 of the images trained on (but in the guide's way, whose images
+are other ones). It is there to show that everybody learned; the strengths were not chosen.
 """
 
 from __future__ import annotations
@@ -44,8 +48,8 @@ WIDTHS, RATE, MOMENTUM, STRENGTH = (784, 400, 400, 10), 0.01, 0.9, 100.0
 
 Learn = Callable[[int, Tensor, Tensor], Any]
 """Learns a task, given its number, images and labels."""
-Answer = Callable[[Tensor], Tensor]
-"""The classes of images."""
+Answer = Callable[[Tensor], Tensor] | None
+"""The classes of images; None where a contestant has other images."""
 
 
 def _in_sequence(begin: Callable[[], tuple[Learn, Answer]], prepare: Callable[..., Any] | None = None) -> Turn:
@@ -74,8 +78,11 @@ def _in_sequence(begin: Callable[[], tuple[Learn, Answer]], prepare: Callable[..
             learn(t, *data)
             clock += time.perf_counter() - started
             work += time.process_time() - busy
-        right = [(answer(_permuted(x[:1000], t)) == y[:1000]).float().mean() for t in range(tasks)]
-        return {"seconds": clock, "processor": work, "accuracy": round(float(torch.stack(right).mean()), 4)}
+        found = {"seconds": clock, "processor": work}
+        if answer is not None:
+            right = [(answer(_permuted(x[:1000], t)) == y[:1000]).float().mean() for t in range(tasks)]
+            found["accuracy"] = round(float(torch.stack(right).mean()), 4)
+        return found
 
     return turn
 
@@ -157,7 +164,9 @@ def _fisher(params: list[Tensor], x: Tensor) -> list[Tensor]:
     return [sum_ / len(x) for sum_ in total]
 
 
-def _avalanche(prepare: Callable[..., Any], mode: str, *, fused: bool | None = None, **options: Any) -> Turn:
+def _avalanche(
+    prepare: Callable[..., Any], mode: str, *, ours: bool, fused: bool | None = None, **options: Any
+) -> Turn:
     from avalanche.training import EWC
 
     def begin() -> tuple[Learn, Answer]:
@@ -168,7 +177,8 @@ def _avalanche(prepare: Callable[..., Any], mode: str, *, fused: bool | None = N
         if mode == "online":
             usual["decay_factor"] = 1.0
         strategy = EWC(model=net, optimizer=optimizer, **usual, **options)
-        return lambda task, experience, _: strategy.train(experience), lambda x: net(x).argmax(-1)
+        answer = (lambda x: net(x).argmax(-1)) if ours else None
+        return lambda task, experience, _: strategy.train(experience), answer
 
     return _in_sequence(begin, prepare)
 
@@ -188,7 +198,7 @@ def _guide(mode: str) -> Turn:
                 streams[len(images)] = PermutedMNIST(TASKS, seed=0, dataset_root=folder).train_stream
         return streams[len(images)][task]
 
-    return _avalanche(prepare, mode)
+    return _avalanche(prepare, mode, ours=False)
 
 
 def _write_idx(folder: Path, x: Tensor, y: Tensor) -> None:
@@ -214,7 +224,7 @@ def _at_its_best(mode: str) -> Turn:
         data.targets = labels.tolist()
         return benchmark_from_datasets(train=[as_classification_dataset(data)]).train_stream[0]
 
-    return _avalanche(prepare, mode, fused=True, evaluator=EvaluationPlugin())
+    return _avalanche(prepare, mode, ours=True, fused=True, evaluator=EvaluationPlugin())
 
 
 CONTESTANTS = {

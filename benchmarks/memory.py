@@ -2,10 +2,11 @@
 
     python benchmarks/memory.py [--out FILE]
 
-Group gradients: what a step takes at its peak, beside the bound that it was given. AND-mask over 16 x 256 rows (784 features, random), MLP 784-256-256-256-10: with an environment's gradient at a
-time under the bound, and with every example its own environment. Peaks are of tensors, as PyTorch's profiler
-records them, above what was there before the step, so that the parameters, the optimizer's state and the batch
-do not count; the sums over the groups do, and so a bound below a few gradients cannot be kept.
+Group gradients: what a step takes at its peak, beside the bound that it was given. AND-mask over 16 x 256 rows (784
+features, random), MLP 784-256-256-256-10: with an environment's gradient at a time under the bound, and with every
+example its own environment. Peaks are of tensors, as PyTorch's profiler records them, above what was there before the
+step, so that the parameters, the optimizer's state and the batch do not count; the sums over the groups do, and so a
+bound below a few gradients cannot be kept.
 
 Tasks: what the strategy keeps after 1 to 10 tasks, and what a step of the next one takes at its peak, for a
 posterior with a diagonal and one with Kronecker factors, MLP 784-400-400-10. `latest` and `online` shall keep as much
@@ -93,15 +94,15 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def tasks_table(found: dict[str, dict[str, list[int]]]) -> Table:
-    columns = ("curvature, penalties", "kept after 1 task", f"after {TASKS}", "constant", "step's peak after 1", "")
-    table = Table(*columns, title="memory of tasks, MiB")
+    columns = ("curvature, penalties", "kept after 1", f"after {TASKS}", "constant", "a step's peak after 1")
+    table = Table(*columns, f"after {TASKS}", title="memory of tasks, MiB")
     for name, memory in found.items():
         state, step = memory["state"], memory["step"]
         constant = state[-1] - state[0] <= 8 * (TASKS - 1)
         wanted = not name.endswith("per_task")
         told = ("[green]" if wanted else "") + "yes" if constant else ("[red]" if wanted else "") + "no"
         mib = [f"{size / 2**20:.2f}" for size in (state[0], state[-1], step[0], step[-1])]
-        table.add_row(name, *mib[:2], told, mib[2], f"after {TASKS}: {mib[3]}")
+        table.add_row(name, *mib[:2], told, *mib[2:])
     return table
 
 

@@ -11,7 +11,8 @@ from weft.bench.claims import Report, claims_folder, listed, load, reproduce
 from weft.objectives import REINFORCE, LeastSquares
 from weft.strategies import EWC, Laplace
 
-IMAGES = {"coloured_mnist", "fisher_overlap", "fishers", "permuted_mnist", "richer_posteriors"}  # those that need images in their quick setting
+# Those that need images in their quick setting.
+IMAGES = {"coloured_mnist", "fisher_overlap", "fishers", "permuted_mnist", "richer_posteriors"}
 
 
 @pytest.mark.parametrize("name", [claim.name for claim in listed()])

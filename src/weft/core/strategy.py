@@ -37,6 +37,8 @@ class Local:
             F = sum_ik w_ik (grad s_ik) (grad s_ik)^T; and F's diagonal for the parameters of no layer.
         products: `products(readout, vectors)`: F v for each vector of a leading axis.
         batches: `batches()`: the task's rows themselves, numbered, in batches.
+        ask: `ask(name, *args, rows=...)`: a capability of the objective (`predict`, `sample`), of all players, at
+            the trained state, in evaluation mode.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Local:
         factors: Callable[..., tuple[dict[str, Params], Params, float]],
         products: Callable[..., tuple[Params, float]],
         batches: Callable[[], Iterable[Batch]] = tuple,
+        ask: Any = None,
     ) -> None:
         self.objective = objective
         self.params = params
@@ -54,6 +57,7 @@ class Local:
         self.factors = factors
         self.products = products
         self.batches = batches
+        self.ask = ask
 
 
 def weighted_mean(gradients: Params, weights: Tensor) -> Params:

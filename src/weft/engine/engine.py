@@ -464,7 +464,7 @@ class Engine:
         passes = Passes(self.objective, params, others, run.buffers, batches, key, player)
         strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))
         sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
-        local = Local(self.objective, params, *sums, batches)
+        local = Local(self.objective, params, *sums, batches, partial(self.call, run, key=fold(key, "ask")))
         with keyed(key):
             return strategy.consolidate(local, run.strategy[player], task)
 

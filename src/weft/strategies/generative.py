@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from weft.core import random
 from weft.core.catalogue import find
-from weft.core.objective import Objective, Output
-from weft.core.source import Batch, rows_of
-from weft.core.strategy import Local, Loss, Params, StrategyState
+from weft.core.objective import Objective
+from weft.core.source import Batch
+from weft.core.strategy import Local, StrategyState
 from weft.strategies.replay import Replay
 
 __all__ = ["GenerativeReplay"]
@@ -22,22 +19,23 @@ class GenerativeReplay(Replay):
     """Learns each batch B together with rows M that a generator drew, answered by the net as it was.
 
     When a task ends, a generator G learns p(x) of its rows, and a sample x' ~ G takes the place of each row in the
-    memory that `Replay` keeps; no row itself is kept. With theta* the parameters that the last task reached and
-    y*(x) = argmax_y p(y | x, theta*) the net's own answer (of a normal, its mean), the loss of the next task is
+    memory that `Replay` keeps, with y*(x') the answer that the net predicts for it then; no row itself is kept. The
+    loss of the next task is
 
         (1 - share) mean_B loss(x_i, y_i) + share mean_M loss(x'_i, y*(x'_i)).
 
-    An objective without labels (a GAN, a density) learns x' as it is. With a perfect generator and a net that fits
-    its rows, it is `Replay`.
+    An objective without labels learns x' as it is, and where it can sample (a GAN, a density) is its own generator.
+    With a perfect generator and a net that fits its rows, it is `Replay`.
 
-    The paper keeps one generator, which learns its own samples again with each task. Here the samples are kept, so
-    that no generator learns from another's samples, errors do not add up, and a task that is repeated replaces its
-    own. Labels come from the net in training mode (dropout is drawn); in a `weave`, a strategy that changes rows
-    goes after this one. For the net's probabilities as targets instead of its answers: `weave(LwF(),
-    GenerativeReplay())`. In a game the generator is trained once for each player, to the same end.
+    The paper keeps one generator, which learns its own samples again with each task. So does an objective that is its
+    own generator; its samples are of all tasks so far, and a task that is repeated counts again. A separate generator
+    learns one task, and its samples are kept: errors do not add up, and a task that is repeated replaces its own.
+    For the net's probabilities as targets instead of its answers: `weave(LwF(), GenerativeReplay())`. In a game a
+    separate generator is trained once for each player, to the same end.
 
     Args:
-        generator: an objective that can sample, or its name in the catalogue; trained anew for each task.
+        generator: an objective that can sample, or its name in the catalogue, trained anew for each task; None for
+            the objective itself where it can sample, as it is at the task's end, else a GAN.
         steps: the generator's updates.
         size: rows in the memory.
         rows: rows drawn for each batch.
@@ -62,7 +60,7 @@ class GenerativeReplay(Replay):
     def __init__(
         self,
         *,
-        generator: Objective | str = "gan",
+        generator: Objective | str | None = None,
         steps: int = 1000,
         size: int = 1000,
         rows: int = 64,
@@ -79,7 +77,8 @@ class GenerativeReplay(Replay):
         self._generator()
 
     def _generator(self) -> Objective:
-        found = find("objectives", self.generator) if isinstance(self.generator, str) else self.generator
+        given = "gan" if self.generator is None else self.generator
+        found = find("objectives", given) if isinstance(given, str) else given
         if not isinstance(found, Objective):
             raise TypeError(f"expected GenerativeReplay's generator to be an objective such as GAN(), got {found!r}")
         if "sample" not in found.capabilities():
@@ -89,37 +88,18 @@ class GenerativeReplay(Replay):
             )
         return found
 
+    def _itself(self, objective: Objective) -> bool:
+        """Whether the rows are drawn from the objective that is trained."""
+        return self.generator is None and "sample" in objective.capabilities()
+
     def refuses(self, objective: Objective) -> str | None:
         if reason := super().refuses(objective):
             return reason
         if other := [name for name in objective.fields if name not in ("x", "y")]:
             return f"a generator draws rows x, and nothing tells the {other[0]!r} of a row that was drawn"
-        if "y" in objective.fields and not hasattr(objective, "distribution"):
-            return f"the net answers for rows drawn, and {type(objective).__name__} has no distribution to answer by"
+        if "y" in objective.fields and "predict" not in objective.capabilities():
+            return f"the net answers for rows drawn, and {type(objective).__name__} does not predict"
         return None
-
-    def init(self, params: Params) -> StrategyState:
-        """`memory` as in `Remembering`, of samples without labels; `teacher`: theta*, where there are labels."""
-        return {**super().init(params), "teacher": {}}
-
-    def release(self, state: StrategyState, task: str) -> StrategyState:
-        return {**state, **super().release(state, task)}
-
-    def wrap(self, loss: Loss, state: StrategyState) -> Loss:
-        replayed = super().wrap
-
-        def together(params: Params, batch: Batch) -> Output:
-            again = self.drawn(state)
-            if again is None:
-                return loss(params, batch)
-            if state["teacher"]:
-                blank = batch["y"].new_zeros(rows_of(again), *batch["y"].shape[1:])
-                with torch.no_grad():
-                    answer: Any = loss(state["teacher"], {**again, "y": blank}).distribution
-                    again["y"] = answer().mode.to(blank.dtype).reshape(blank.shape)
-            return replayed(loss, {"memory": {"rows": again}})(params, batch)
-
-        return together
 
     def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
         batches = list(local.batches())
@@ -127,21 +107,23 @@ class GenerativeReplay(Replay):
             return super().consolidate(local, state, task)  # which tells that there are no rows
         x = torch.cat([batch["x"] for batch in batches])
         weight = torch.cat([batch["weight"] for batch in batches]) if "weight" in batches[0] else None
-        samples = self._samples(x, weight, next(iter(local.params.values())).dtype, task)
-        mass = None if weight is None else weight.mean().expand(len(weight))
-
-        def drawn() -> Iterator[Batch]:
-            first = 0
-            for batch in batches:
-                part = slice(first, first + rows_of(batch))
-                fields = {} if mass is None else {"weight": mass[part]}
-                yield {**fields, "x": samples[part], "row": batch["row"]}
-                first = part.stop
-
-        instead = Local(local.objective, local.params, local.squares, local.factors, local.products, drawn)
-        labelled = "y" in batches[0]
-        teacher = {name: p.clone() for name, p in local.params.items()} if labelled else {}
-        return {**super().consolidate(instead, state, task), "teacher": teacher}
+        row = torch.cat([batch["row"] for batch in batches])
+        own = self._itself(local.objective)
+        if own:
+            samples = local.ask("sample", len(x), rows=row).to(x.dtype)
+        else:
+            samples = self._samples(x, weight, next(iter(local.params.values())).dtype, task)
+        drawn: Batch = {"x": samples, "row": row}
+        if weight is not None:
+            drawn["weight"] = weight.mean().expand(len(x))
+        if "y" in batches[0]:
+            finish = local.objective.capabilities()["predict"].finish
+            parts = [local.ask("predict", p, rows=r) for p, r in zip(samples.split(1024), row.split(1024), strict=True)]
+            answer = torch.cat(parts)
+            drawn["y"] = (finish(answer) if finish else answer).to(batches[0]["y"].dtype)
+        instead = Local(local.objective, local.params, local.squares, local.factors, local.products, lambda: [drawn])
+        # The objective itself has learned all tasks so far: its samples replace the memory, and are of no one task.
+        return super().consolidate(instead, self.init({}) if own else state, "" if own else task)
 
     def _samples(self, x: Tensor, weight: Tensor | None, dtype: torch.dtype, task: str) -> Tensor:
         """As many rows as the task has, from a generator that has learned them; seeded by the key in force."""

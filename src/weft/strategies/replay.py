@@ -61,7 +61,7 @@ class Replay(Remembering):
     def validate(self) -> None:
         super().validate()
         if not 0.0 <= float(self.share) < 1.0:
-            raise ValueError(f"expected Replay's share in [0, 1), got {self.share!r}")
+            raise ValueError(f"expected {type(self).__name__}'s share in [0, 1), got {self.share!r}")
 
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:
         def together(params: Params, batch: Batch) -> Output:
@@ -70,7 +70,8 @@ class Replay(Remembering):
                 return loss(params, batch)
             # Weights that give the memory its share, whatever part of a batch this is, keep the mean of such parts.
             weight = batch.get("weight", again["weight"].new_ones(rows_of(batch)))
-            mass = again["weight"].sum().clamp_min(torch.finfo(again["weight"].dtype).tiny)
+            mass = again["weight"].sum()
+            mass = torch.where(mass > 0, mass, 1.0)  # all of them released: they count nothing
             again["weight"] = again["weight"] * (weight.sum() / mass * self.share / (1.0 - self.share))
             now = {**batch, "weight": weight}
             if now.keys() != again.keys():
