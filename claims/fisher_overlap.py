@@ -35,7 +35,7 @@ class FisherOverlap(Claim):
         "square's is at least .8 in every layer, and the rise from the first to the last layer for the large one."
     )
     quick = {"seeds": 3, "rows": 1500, "pixels": 28, "depth": 4, "width": 50, "epochs": 6, "strength": 30.0}
-    full = {"seeds": 8, "rows": 20_000, "pixels": 28, "depth": 6, "width": 100, "epochs": 20, "strength": 30.0}
+    full = {"seeds": 6, "rows": 10_000, "pixels": 28, "depth": 6, "width": 100, "epochs": 10, "strength": 30.0}
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2)
