@@ -26,7 +26,18 @@ from weft.engine.engine import Engine
 from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Regression
 from weft.sources import Arrays, Episodes, Rollouts
-from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask, TemporalANDMask
+from weft.strategies import (
+    AGEM,
+    EWC,
+    MAML,
+    AdversarialTraining,
+    ANDMask,
+    Laplace,
+    LwF,
+    Replay,
+    SynapticIntelligence,
+    TemporalANDMask,
+)
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(41, 4))
@@ -70,18 +81,24 @@ def measured_in_parts(parts):
     return engine.measure(state, batches)
 
 
-def in_sequence(fisher, **settings):
-    learner = Classifier(net, strategy=EWC(strength=5.0, fisher=fisher), **{**COMMON, **settings})
+def in_sequence(strategy, **settings):
+    learner = Classifier(net, strategy=strategy, **{**COMMON, **settings})
     for task, sign in (("first", 1.0), ("second", -1.0)):
         learner.partial_fit(sign * X, Y, classes=[0, 1], task=task, sample_weight=WEIGHT)
     engine, state = learner._runs[0]
     if not settings:
         whole = Arrays(torch.as_tensor(X), y=torch.as_tensor(Y))
-        engine.consolidate(state, whole, "in parts", rows=10)  # the last of them is one row
+        if isinstance(strategy, EWC):
+            engine.consolidate(state, whole, "in parts", rows=10)  # the last of them is one row
     found = result(learner)
-    for name, kept in state.strategy[""]["tasks"].items():
-        found.update({f"precision.{name}.{n}": p for n, p in kept["precision"].items()})
+    found.update(leaves(state.strategy[""], "kept"))
     return found
+
+
+def leaves(tree, name):
+    if not isinstance(tree, dict):
+        return {name: tree}
+    return {n: t for key, part in tree.items() for n, t in leaves(part, f"{name}.{key}").items()}
 
 
 class Slope(Strategy):
@@ -157,8 +174,15 @@ CASES = {
         weave(AdversarialTraining(ATTACK), ANDMask(threshold=0.1, each="example")), weight=WEIGHT
     ),
     "mask over steps": lambda: classify(TemporalANDMask(threshold=0.3), environment=None, weight=WEIGHT),
-    "tasks, true fisher": lambda: in_sequence("true"),
-    "tasks, sampled fisher": lambda: in_sequence("sampled"),
+    "tasks, true fisher": lambda: in_sequence(EWC(strength=5.0)),
+    "tasks, sampled fisher": lambda: in_sequence(EWC(strength=5.0, fisher="sampled")),
+    "tasks, kronecker": lambda: in_sequence(Laplace(strength=5.0, curvature="kronecker")),
+    "tasks, low rank": lambda: in_sequence(Laplace(strength=5.0, curvature="low_rank", rank=3, penalties="per_task")),
+    "tasks, full": lambda: in_sequence(Laplace(strength=5.0, curvature="full")),
+    "tasks, path": lambda: in_sequence(SynapticIntelligence()),
+    "tasks, distilled": lambda: in_sequence(LwF()),
+    "tasks, replay": lambda: in_sequence(Replay(size=20, rows=8)),
+    "tasks, projected": lambda: in_sequence(AGEM(size=20, rows=8)),
     "episodes": few_shots,
     "episodes, replicas": lambda: few_shots(replicas=2),
     "game": game,
@@ -170,7 +194,7 @@ CASES = {
         ANDMask(), weight=WEIGHT, replicas={"strategy__threshold": [0.3, 1.0], "random_state": [1, 2]}
     ),
     "mask, every example, replicas": lambda: classify(ANDMask(threshold=0.1, each="example"), replicas=2),
-    "tasks, replicas": lambda: in_sequence("true", replicas=2),
+    "tasks, replicas": lambda: in_sequence(EWC(strength=5.0), replicas=2),
     "whole groups, mean": lambda: classify(Slope()),
     "whole groups, each": lambda: classify(weave(Slope(), ANDMask(threshold=0.3)), weight=WEIGHT),
     "buffers": lambda: result(Classifier(Buffers, **COMMON).fit(X, Y, sample_weight=WEIGHT)),

@@ -212,6 +212,24 @@ def test_three_tasks_in_sequence_are_the_joint_posterior(curvature):
         assert np.abs(in_sequence(Laplace(penalties="per_task", **settings), tasks) - joint).max() > 1e-2
 
 
+@pytest.mark.parametrize("penalties", ["per_task", "latest"])
+def test_a_task_may_have_any_name(penalties):
+    """Also that under which the state keeps what all tasks left."""
+    learner = line(Laplace(curvature="full", penalties=penalties, strength=0.1), steps=50)
+    for name in ("first", "all", "last"):
+        learner.partial_fit(*task(1, 40), task=name)
+    other = line(Laplace(curvature="full", penalties=penalties, strength=0.1), steps=50)
+    for name in ("first", "second", "last"):
+        other.partial_fit(*task(1, 40), task=name)
+    for (name, a), b in zip(learner._runs[0][1].params.items(), other._runs[0][1].params.values(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+    kept = [
+        sum(p["precision"]["matrix"] for p in one._runs[0][1].strategy[""]["tasks"].values())
+        for one in (learner, other)
+    ]
+    torch.testing.assert_close(*kept)
+
+
 def test_online_forgets_at_its_rate():
     (x1, y1), (x2, y2) = task(1, 40), task(2, 40)
     learner = line(Laplace(curvature="full", strength=1 / 40, normalize=False, penalties="online", decay=0.25))

@@ -34,7 +34,7 @@ def factors(passes: Passes, readout: Readout) -> tuple[dict[str, dict[str, Tenso
     def visit(batch: Batch) -> None:
         layers, found = tapped(batch)
         own = batch.get("weight")
-        kept = {name for name in layers if f"{name}.weight" not in tapped.rest}
+        kept = [name for name in layers if not tapped.rest & passes.params.keys() & _parameters(name)]
         for name in kept:
             a = layers[name]
             if f"{name}.bias" in passes.params:
@@ -49,12 +49,15 @@ def factors(passes: Passes, readout: Readout) -> tuple[dict[str, dict[str, Tenso
     sums, examples = passes.over(sums, visit)
     for layer in sums.values():
         layer["inputs"] /= examples
-    held = {f"{name}.{kind}" for name in sums for kind in ("weight", "bias")}
-    rest = set(passes.params) - held
+    rest = set(passes.params).difference(*map(_parameters, sums))
     if not rest:
         return sums, {}, examples
     diagonal, _ = squares(passes, readout)
     return sums, {name: diagonal[name] for name in sorted(rest)}, examples
+
+
+def _parameters(layer: str) -> set[str]:
+    return {f"{layer}.weight", f"{layer}.bias"}
 
 
 def _add(sums: dict[str, dict[str, Tensor]], name: str, kind: str, value: Tensor) -> None:

@@ -159,6 +159,8 @@ class Laplace(Strategy):
                 f"expected a new task, got {task!r} again: with penalties={self.penalties!r} its share of the sum of "
                 "precisions can no longer be told; penalties='per_task' replaces a task that is repeated"
             )
+        if self.penalties != "per_task":
+            return state
         return {**state, "tasks": {name: kept for name, kept in state["tasks"].items() if name != task}}
 
     def _readout(self, objective: Objective) -> Callable[..., Iterator[tuple[Tensor, Tensor | None]]]:
