@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,6 +23,7 @@ StrategyState = dict[str, Any]
 Loss = Callable[[Params, "Batch"], Output]
 
 
+@dataclass(frozen=True)
 class Local:
     """What a strategy sees when a task ends: the trained state and the task's data, one replica of it.
 
@@ -41,23 +43,13 @@ class Local:
             the trained state, in evaluation mode.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        params: Params,
-        squares: Callable[..., tuple[Params, float]],
-        factors: Callable[..., tuple[dict[str, Params], Params, float]],
-        products: Callable[..., tuple[Params, float]],
-        batches: Callable[[], Iterable[Batch]] = tuple,
-        ask: Any = None,
-    ) -> None:
-        self.objective = objective
-        self.params = params
-        self.squares = squares
-        self.factors = factors
-        self.products = products
-        self.batches = batches
-        self.ask = ask
+    objective: Objective
+    params: Params
+    squares: Callable[..., tuple[Params, float]]
+    factors: Callable[..., tuple[dict[str, Params], Params, float]]
+    products: Callable[..., tuple[Params, float]]
+    batches: Callable[[], Iterable[Batch]] = tuple
+    ask: Any = None
 
 
 def weighted_mean(gradients: Params, weights: Tensor) -> Params:
