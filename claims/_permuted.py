@@ -83,14 +83,18 @@ def in_sequence(
         curve.append(task_scores(net, *shown[:2], task=shown[2]))
 
     net.set_params(callbacks=[look] if part == "test" else [])
-    lines = []
-    for t in report.each(range(setting.tasks), what):
-        x, y, _ = data.rows("train", [t])
-        net.partial_fit(x, y, classes=range(10), task=t)
-        lines.append(task_scores(net, *measured[:2], task=measured[2]))
-    count = len(sweep["random_state"])
-    report.spend(trainings=count, steps=net.n_steps_ * count)
-    return np.stack(lines, axis=1), np.array(curve)
+
+    def learned() -> tuple[Any, Any]:
+        lines = []
+        for t in report.each(range(setting.tasks), what):
+            x, y, _ = data.rows("train", [t])
+            net.partial_fit(x, y, classes=range(10), task=t)
+            lines.append(task_scores(net, *measured[:2], task=measured[2]))
+        count = len(sweep["random_state"])
+        report.spend(trainings=count, steps=net.n_steps_ * count)
+        return np.stack(lines, axis=1), np.array(curve)
+
+    return report.part(what, learned)  # type: ignore[no-any-return]
 
 
 def tuned(
@@ -110,8 +114,12 @@ def tuned(
 
 def at_once(data: Tasks, setting: Any, seeds: list[int], report: Report) -> Any:
     """The average accuracy in % of a net that learns all tasks at once, by seed: what no sequence should pass."""
-    x, y, _ = data.rows("train", list(range(setting.tasks)))
-    net = learner(ERM(), setting, replicas={"random_state": seeds})
-    report.fit(net, x, y, what="all tasks at once")
-    measured = data.rows("test", list(range(setting.tasks)))
-    return 100 * task_scores(net, *measured[:2], task=measured[2]).mean(1)
+
+    def learned() -> Any:
+        x, y, _ = data.rows("train", list(range(setting.tasks)))
+        net = learner(ERM(), setting, replicas={"random_state": seeds})
+        report.fit(net, x, y, what="all tasks at once")
+        measured = data.rows("test", list(range(setting.tasks)))
+        return 100 * task_scores(net, *measured[:2], task=measured[2]).mean(1)
+
+    return report.part("all tasks at once", learned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,8 @@ class ColouredMNIST(Claim):
         report.plan(len(names) + whole * 9 * len(SEARCH))
         colour, grey = data(setting)
         found, curves = {}, {}
-        for name in names:
+
+        def published(name: str) -> Any:
             train, test = grey if name == "ERM on grey" else colour
             net = learner(ways.get(name, ERM()), setting, setting.width, name, replicas=len(seeds))
             net.set_params(random_state=seeds[0])
@@ -132,11 +134,16 @@ class ColouredMNIST(Claim):
                 net.set_params(validation=test[:2])  # for the curves only: nothing is chosen by it
             report.fit(net, train[0], train[1], environment=train[2], what=name)
             nets = [net.replica(k) for k in range(len(seeds))]
-            found[name] = tuple(np.stack([right(one, *part[:2]) for one in nets]) for part in (train, test))
-            curves[name] = net.history_
+            rows = tuple(np.stack([right(one, *part[:2]) for one in nets]) for part in (train, test))
+            kept = ("step", "accuracy", "valid_accuracy") if name in ("ERM", "IRM") else ()
+            return rows[0].mean(1), rows[1].astype(np.int8), {key: net.history_[key] for key in kept}
+
+        for name in names:
+            train, test, curves[name] = report.part(name, partial(published, name))
+            found[name] = train, test.astype(float)
         means = {}
         for name, (train, test) in found.items():  # two restarts tell no interval: at the quick scale one mean
-            means[name] = (mean_of(train.mean(1) if whole else train.mean()), mean_over(test))
+            means[name] = (mean_of(train if whole else train.mean()), mean_over(test))
         for name, bounds in JUDGED.items():
             for where, part, (expected, within) in zip(("train", "test"), means[name], bounds, strict=True):
                 looser = LOOSER[name] if where == "test" else {}
@@ -165,9 +172,9 @@ class ColouredMNIST(Claim):
         """
         held, half = np.arange(len(train[1])) % 10 < 2, np.arange(len(test[1])) % 2 == 0  # environments take turns
         chosen, rows = {}, []
-        for number, name in enumerate(SEARCH):
-            trials = draws(name, setting.trials, np.random.default_rng([DRAW, number]))
-            scores = {}
+
+        def searched(name: str, trials: list[dict[str, Any]]) -> Any:
+            scores: dict[str, Any] = {}
             nets = self.trained(name, trials, take(train, ~held), setting, report)
             scores["training-domain"] = [right(net, *take(train, held)[:2]).mean() for net in nets]
             scores["oracle"] = [right(net, *take(test, half)[:2]).mean() for net in nets]
@@ -183,11 +190,16 @@ class ColouredMNIST(Claim):
             ]
             nets = self.trained(name, again, train, setting, report)
             tables = np.stack([right(net, *take(test, ~half)[:2]) for net in nets]).reshape(3, setting.refits, -1)
-            chosen[name] = dict(zip(RULES, tables, strict=True))
+            return {rule: float(scores[rule][k]) for rule, k in best.items()}, best, tables.astype(np.int8)
+
+        for number, name in enumerate(SEARCH):
+            trials = draws(name, setting.trials, np.random.default_rng([DRAW, number]))
+            score, best, tables = report.part(f"choosing for {name}", partial(searched, name, trials))
+            chosen[name] = dict(zip(RULES, tables.astype(float), strict=True))
             for rule, k in best.items():
                 names = {key.rpartition("__")[2]: value for key, value in trials[k].items() if key != "random_state"}
                 told = ", ".join(f"{key} {value:.3g}" for key, value in names.items() if value or key == "threshold")
-                rows.append([name, rule, told, round(scores[rule][k], 1), *cells(mean_over(chosen[name][rule]))])
+                rows.append([name, rule, told, round(score[rule], 1), *cells(mean_over(chosen[name][rule]))])
         columns = ["method", "rule", "setting chosen", "its score by the rule", "test", ""]
         report.table(f"Accuracy in % by rule of selection, the best of {setting.trials} settings", columns, rows)
         return chosen

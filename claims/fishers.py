@@ -10,7 +10,7 @@ from _permuted import FULL, QUICK, Tasks, tuned
 
 from weft.bench.claims import Claim, Report, mean_of
 from weft.bench.pictures import GREEN, INK, ORANGE
-from weft.core.strategy import Local, StrategyState
+from weft.core.strategy import Local
 from weft.measures import average_accuracy
 from weft.strategies import EWC
 
@@ -18,8 +18,7 @@ from weft.strategies import EWC
 class BatchSquared(EWC):
     """What some libraries compute in the Fisher information's place: the square of a batch's mean gradient."""
 
-    def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
-        after = super().consolidate(local, state, task)
+    def measure(self, local: Local) -> tuple[dict[str, Any], float]:
         local.objective.eval()
         squares = {name: torch.zeros_like(p) for name, p in local.params.items()}
         count = 0
@@ -29,8 +28,7 @@ class BatchSquared(EWC):
             for name, g in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
                 squares[name] += g.square()
             count += 1
-        after["tasks"][task]["precision"] = {name: s / count for name, s in squares.items()}
-        return after
+        return squares, count
 
 
 class Fishers(Claim):

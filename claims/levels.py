@@ -77,9 +77,11 @@ class Levels(Claim):
         report.plan(len(worlds) * len(methods) * (setting.cells + len(seeds)))
         found = {}
         for world, signs in worlds.items():
-            best = {method: self.search(method, signs) for method in methods}
             for method in methods:
-                found[world, method] = {**best[method], **self.final(method, best[method]["setting"], signs, seeds)}
+                best = report.part(f"{world}, {method}, search", partial(self.search, method, signs))
+                chosen = Setting(*best["setting"])
+                last = report.part(f"{world}, {method}", partial(self.final, method, chosen, signs, seeds))
+                found[world, method] = {**best, **last, "setting": chosen}
         for (world, method), f in found.items():
             report.figure(f"{world}: right actions, {method}", mean_of(f["right"]), unit="%")
             if method == "ERM":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,16 +66,16 @@ class RandomLabels(Claim):
             x, y, *test = draw(setting, seed)
             drawn = random_labels(y, random_state=seed).y
             given, _, wrong = random_labels(y, share=NOISE, random_state=seed)
-            score = self.train(x, y, taus, flat, seed, setting, report, "true labels")
-            curve["true"].append(score(x, y))
-            curve["test"].append(score(*test))
-            score = self.train(x, drawn, taus, flat, seed, setting, report, "random labels")
-            curve["random"].append(score(x, drawn))
-            score = self.train(x, given, [0.0, TAU], rates, seed, setting, report, "label noise")
-            noise["right"].append(score(x[~wrong], y[~wrong]))
-            noise["wrong"].append(score(x[wrong], given[wrong]))
-            noise["truth"].append(score(x[wrong], y[wrong]))
-            noise["test"].append(score(*test))
+            scores = partial(self.train, x, seed=seed, setting=setting, report=report)
+            found = scores(y, taus, flat, what="true labels", on=[(x, y), test])
+            curve["true"].append(found[:, 0])
+            curve["test"].append(found[:, 1])
+            found = scores(drawn, taus, flat, what="random labels", on=[(x, drawn)])
+            curve["random"].append(found[:, 0])
+            parts = [(x[~wrong], y[~wrong]), (x[wrong], given[wrong]), (x[wrong], y[wrong]), test]
+            found = scores(given, [0.0, TAU], rates, what="label noise", on=parts)
+            for name, column in zip(("right", "wrong", "truth", "test"), found.T, strict=True):
+                noise[name].append(column)
         curve, noise = ({name: np.array(values) for name, values in found.items()} for found in (curve, noise))
 
         plain, mask = curve["random"][:, 0], curve["random"][:, taus.index(TAU)]
@@ -118,10 +119,13 @@ class RandomLabels(Claim):
             sweep(left, taus, curve)
             dumbbells(right, noise)
 
-    def train(self, x: Any, y: Any, taus: Any, rates: Any, seed: int, setting: Any, report: Report, what: str) -> Any:
-        """A net for each threshold, with the same first weights and batches; gives how well they answer rows."""
-        nets = [
-            Classifier(
+    def train(
+        self, x: Any, y: Any, taus: Any, rates: Any, *, on: Any, seed: int, setting: Any, report: Report, what: str
+    ) -> Any:
+        """A net for each threshold, with the same first weights and batches: its accuracy in % on some rows."""
+
+        def trained(tau: float, rate: float) -> list[float]:
+            net = Classifier(
                 (lambda inputs, outputs: MLP(inputs, outputs, hidden=(64,))) if setting.data == "digits" else ResNet,
                 strategy=ANDMask(threshold=tau, each="example") if tau else ERM(),
                 optimizer=Optimizer("adam", lr=rate),
@@ -130,11 +134,12 @@ class RandomLabels(Claim):
                 batch_size=BATCH,
                 random_state=seed,
             )
-            for tau, rate in zip(taus, rates, strict=True)
-        ]
-        for net, tau in zip(nets, taus, strict=True):
-            report.fit(net, x, y, what=f"{what}, threshold {tau:g}")
-        return lambda rows, labels: [100 * net.score(rows, labels) for net in nets]
+            name = f"{what}, threshold {tau:g}"
+            report.fit(net, x, y, what=name)
+            return [100 * float(net.score(*rows)) for rows in on]
+
+        each = zip(taus, rates, strict=True)
+        return np.array([report.part(f"{what}, {tau:g}, seed {seed}", partial(trained, tau, r)) for tau, r in each])
 
 
 class ResNet(nn.Module):

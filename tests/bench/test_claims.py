@@ -55,6 +55,33 @@ class Coin(Claim):
 """
 
 
+STOPPED = """
+import numpy as np
+from weft.bench.claims import Claim, mean_of
+
+class Stopped(Claim):
+    title = statement = reference = tolerance = "A claim in two parts"
+    quick = {"seeds": 2}
+    full = {"seeds": 3}
+
+    def run(self, setting, seeds, report):
+        report.plan(2)
+        def first():
+            with open("count", "a") as file:
+                file.write("x")
+            for _ in report.each(seeds, "first"):
+                report.spend(trainings=1, steps=10)
+            return {("a", 1): np.array([[1.5, float("nan")]]), "b": (True, None, [np.float32(0.1), np.int8(3)])}
+        found = report.part("first", first)
+        with open("stop") as file:
+            if file.read() == "yes":
+                raise KeyboardInterrupt
+        report.part("second", lambda: list(report.each(seeds)))
+        report.figure("the same", 1.0, holds=list(found) == [("a", 1), "b"] and found["a", 1].shape == (1, 2))
+        report.figure("types", 1.0, holds=type(found["b"][2][0]) is np.float32 and found["b"][:2] == (True, None))
+"""
+
+
 @pytest.fixture
 def folder(tmp_path):
     where = tmp_path / "claims of others"
@@ -408,3 +435,47 @@ def test_wefts_own_claims_are_found():
         "spirals",
         "test_set_tuning",
     }
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, parts = tmp_path / "stopped.py", tmp_path / "out" / "claims" / "stopped" / "parts.json"
+    path.write_text(STOPPED)
+
+    def run(stop, **more):
+        (tmp_path / "stop").write_text(stop)
+        said = []
+        result = reproduce(path, out=tmp_path / "out", progress=lambda share, what: said.append(share), **more)
+        return result, said
+
+    def count():
+        return len((tmp_path / "count").read_text())
+
+    with pytest.raises(KeyboardInterrupt):
+        run("yes")
+    assert parts.exists()
+    assert count() == 1
+    kept = json.loads(parts.read_text())["parts"]["first"]["cost"]
+    kept[3] += 100.0  # seconds
+    whole = json.loads(parts.read_text())
+    whole["parts"]["first"]["cost"] = kept
+    parts.write_text(json.dumps(whole))
+    result, said = run("no")
+    assert count() == 1, "the first part is not done again"
+    assert result["verdict"] == "holds"
+    assert result["budget"]["trainings"] == 2
+    assert result["budget"]["steps"] == 20
+    assert result["budget"]["seconds"] > 100, "what earlier runs took counts"
+    assert said[0] == 0.5
+    assert said[-1] == 1.0
+    assert not parts.exists(), "a whole run begins anew"
+    for change in ("seeds", "code"):
+        with pytest.raises(KeyboardInterrupt):
+            run("yes")
+        before = count()
+        if change == "code":
+            path.write_text(STOPPED + "# another\n")
+        run("no", **({"seeds": 3} if change == "seeds" else {}))
+        assert count() == before + 1, f"another {change}: nothing counts"
+    parts.write_text("[broken")
+    assert run("no")[0]["verdict"] == "holds"

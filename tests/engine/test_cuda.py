@@ -10,16 +10,24 @@ from weft.engine.engine import Engine
 from weft.nets import MLP
 from weft.objectives import DANN, GAN, Classification
 from weft.strategies import (
+    AGEM,
     CORAL,
     EWC,
     IRM,
+    MAS,
     MMD,
     ANDMask,
     Fishr,
+    GenerativeReplay,
     GeometricMean,
     GroupDRO,
+    L2Anchor,
+    Laplace,
+    LwF,
     PCGrad,
+    Replay,
     SANDMask,
+    SynapticIntelligence,
     TemporalANDMask,
     VREx,
 )
@@ -40,6 +48,17 @@ def invariant(strategy):
     def fit(device):
         settings = {"epochs": 8, "batch_size": 16, "dtype": "float64", "random_state": 0, "device": device}
         return Classifier(hidden=(16,), strategy=strategy, **settings).fit(X, Y, environment=SITE)
+
+    return fit
+
+
+def in_sequence(strategy, **settings):
+    def fit(device):
+        clf = Classifier(hidden=(16,), strategy=strategy, epochs=6, batch_size=16, dtype="float64", random_state=0)
+        clf.set_params(device=device, **settings)
+        for task in range(3):
+            clf.partial_fit(X[task::3], Y[task::3], classes=(0, 1), task=task)
+        return clf
 
     return fit
 
@@ -79,6 +98,22 @@ CASES = {
             VREx(anneal=5),
         )
     },
+    **{
+        repr(strategy): in_sequence(strategy)
+        for strategy in (
+            AGEM(),
+            EWC(strength=1.0),
+            GenerativeReplay(generator=GAN(hidden=(8,)), steps=20, size=30, rows=8),
+            L2Anchor(),
+            *(Laplace(strength=1.0, curvature=c) for c in ("diagonal", "kronecker", "low_rank", "full")),
+            LwF(),
+            MAS(),
+            Replay(),
+            SynapticIntelligence(),
+        )
+    },
+    "posteriors by replicas": in_sequence(EWC(), replicas={"strategy__strength": [0.1, 1.0, 10.0]}),
+    "replay by replicas": in_sequence(Replay(), replicas=2),
 }
 
 

@@ -15,7 +15,7 @@ from weft.engine.curvature import factors, products
 from weft.engine.squares import Passes, squares
 from weft.objectives import Classification, Regression
 from weft.strategies import Laplace
-from weft.strategies.curvature import Diagonal, Full, Kronecker, LowRank
+from weft.strategies.curvature import Diagonal, Full, Identity, Kronecker, LowRank
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(12, 4))
@@ -104,6 +104,42 @@ def test_low_rank_is_exact_at_full_rank_and_keeps_the_leading_part_and_the_diago
     for d in directions(run):
         torch.testing.assert_close(form.quadratic(both, d), 1.5 * form.quadratic(one, d))
     assert next(iter(both["basis"].values())).shape[0] == 3
+
+
+@pytest.mark.parametrize("form", [Diagonal(), Identity()])
+def test_terms_without_correlations_are_one_whose_value_is_their_sum(form):
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"weight": (4, 3), "bias": (3,)}
+
+    def draw():
+        return {name: torch.rand(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+
+    terms = [
+        {"anchor": draw(), "precision": draw() if isinstance(form, Diagonal) else {"scale": torch.tensor(1.0 + t)}}
+        for t in range(3)
+    ]
+    if isinstance(form, Diagonal):
+        for term in terms:
+            term["precision"]["weight"][0] = 0.0  # no task depends on these
+    one = form.one(terms)
+    for params in (draw(), draw()):
+        apart = [{n: p - t["anchor"][n] for n, p in params.items()} for t in [*terms, one]]
+        *each, whole = (form.quadratic(t["precision"], d) for t, d in zip([*terms, one], apart, strict=True))
+        torch.testing.assert_close(whole + one["constant"], sum(each))
+
+
+def test_penalties_of_three_tasks_are_summed_and_a_repeated_task_takes_its_own_away():
+    clf = Classifier(strategy=Laplace(curvature="diagonal", penalties="per_task"), epochs=2, random_state=0)
+    for task in "abc":
+        clf.partial_fit(X, LABELS, classes=range(3), task=task)
+    state, strategy = clf._runs[0][1].strategy[""], clf.strategy
+    point = {name: p + 0.1 for name, p in clf._runs[0][1].params.items()}
+    assert list(state["sum"]) == ["all"]
+    one_by_one = strategy.penalty(point, {**state, "sum": {}})
+    torch.testing.assert_close(strategy.penalty(point, state), one_by_one)
+    released = strategy.release(state, "b")
+    assert list(released["tasks"]) == ["a", "c"]
+    assert strategy.penalty(point, released) < one_by_one
 
 
 @pytest.mark.parametrize("name", NETS)

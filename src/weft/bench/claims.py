@@ -208,14 +208,15 @@ class Claim:
 class Report:
     """What a claim's `run` tells: figures against their references, tables, pictures, and what it cost."""
 
-    def __init__(self, name: str = "claim", *, progress: Progress | None = None) -> None:
+    def __init__(self, name: str = "claim", *, progress: Progress | None = None, parts: Parts | None = None) -> None:
         self.name = name
         self.figures: list[dict[str, Any]] = []
         self.tables: list[dict[str, Any]] = []
         self.pictures: list[dict[str, str]] = []
         self.drawings: dict[str, str] = {}
         self.trainings = self.steps = 0
-        self._progress = progress
+        self.seconds = 0.0  # of earlier runs
+        self._progress, self._kept = progress, parts
         self._parts, self._done, self._what = 1, 0.0, ""
 
     def figure(
@@ -350,6 +351,28 @@ class Report:
             self._moved(begun + i / len(items), what)
             yield item
         self._moved(begun + 1.0, what)
+
+    def part(self, name: str, work: Callable[[], Any]) -> Any:
+        """What `work()` gives, kept as soon as it is there: a run that was stopped begins with what it has.
+
+        Args:
+            name: the part's own.
+            work: gives numbers, texts, arrays, lists and dictionaries of such; it may `fit`, `spend` and go through
+                `each`, and tells no figures.
+        """
+        if self._kept is None:
+            return work()
+        if name not in self._kept:
+            before, begun = (self._done, self.trainings, self.steps), time.perf_counter()
+            value = work()
+            cost = [now - was for now, was in zip((self._done, self.trainings, self.steps), before, strict=True)]
+            self._kept.keep(name, value, [*cost, time.perf_counter() - begun])
+            return value
+        value, (done, trainings, steps, seconds) = self._kept.read(name)
+        self.seconds += seconds
+        self.spend(trainings=trainings, steps=steps)
+        self._moved(self._done + done, name)
+        return value
 
     def spend(self, *, trainings: int = 0, steps: int = 0) -> None:
         """Counts trainings, and updates summed over them, that `fit` did not."""
@@ -497,6 +520,74 @@ def last(name: str, out: Path) -> dict[str, Any] | None:
 # --- running ------------------------------------------------------------------------------------------
 
 
+class Parts:
+    """What a claim's run has done so far, in one file; it counts only for the same code, setting and seeds."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self._key = path, key
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = {}
+        right = isinstance(found, dict) and found.get("key") == key
+        self._parts: dict[str, Any] = found["parts"] if right else {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parts
+
+    def keep(self, name: str, value: Any, cost: list[float]) -> None:
+        """Writes a part down."""
+        from weft.engine.checkpoint import write_text
+
+        self._parts[name] = {"value": _packed(value), "cost": cost}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.path, json.dumps({"key": self._key, "parts": self._parts}) + "\n")
+
+    def read(self, name: str) -> tuple[Any, list[float]]:
+        """A part, and what it cost."""
+        return _unpacked(self._parts[name]["value"]), self._parts[name]["cost"]
+
+
+def _packed(value: Any) -> Any:
+    """As JSON has it: arrays, tuples and dictionaries say what they are."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray | np.generic):
+        return {"array": value.tolist(), "dtype": str(value.dtype)}
+    if isinstance(value, dict):
+        return {"items": [[_packed(k), _packed(v)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_packed(v) for v in value]}
+    return [_packed(v) for v in value] if isinstance(value, list) else value
+
+
+def _unpacked(value: Any) -> Any:
+    import numpy as np
+
+    if isinstance(value, list):
+        return [_unpacked(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        found = np.array(value["array"], dtype=value["dtype"])
+        return found if found.ndim else found[()]
+    if "tuple" in value:
+        return tuple(_unpacked(v) for v in value["tuple"])
+    return {_unpacked(k): _unpacked(v) for k, v in value["items"]}
+
+
+def _identity(path: Path, setting: dict[str, Any], seeds: list[int]) -> str:
+    """A digest of all that a run's parts depend on: weft's code, the claim's and its neighbours', setting and seeds."""
+    import hashlib
+
+    import weft
+
+    digest = hashlib.sha256(repr((setting, seeds)).encode())
+    for file in [path, *sorted(path.parent.glob("_*.py")), *sorted(Path(str(weft.__file__)).parent.rglob("*.py"))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def reproduce(
     path: Path,
     *,
@@ -506,6 +597,8 @@ def reproduce(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Runs the claim of a file, and keeps the result in `out/claims/NAME`.
+
+    A run that was stopped goes on where it was, part by part, if the claim has parts.
 
     Args:
         path: the claim's file.
@@ -530,10 +623,12 @@ def reproduce(
     claim = load(path)
     setting = {**getattr(claim, scale), **({} if seeds is None else {"seeds": seeds})}
     chosen = list(range(claim.first_seed, claim.first_seed + setting["seeds"]))
-    report = Report(path.stem, progress=progress)
+    folder = None if out is None else Path(out) / "claims" / path.stem
+    parts = None if folder is None else Parts(folder / "parts.json", _identity(path, setting, chosen))
+    report = Report(path.stem, progress=progress, parts=parts)
     date, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     claim.run(SimpleNamespace(scale=scale, **setting), chosen, report)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - begun + report.seconds
     verdict, why = report.verdict()
     told = "" if seeds is None else f" --seeds {seeds}"
     elsewhere = "" if path.parent.resolve() == claims_folder().resolve() else f" --folder {path.parent}"
@@ -560,13 +655,13 @@ def reproduce(
         "machine": machine(),
         "command": f"weft reproduce {path.stem} --{scale}{told}{elsewhere}",
     }
-    if out is not None:
-        _keep(result, report.drawings, Path(out) / "claims" / path.stem)
+    if folder is not None:
+        _keep(result, report.drawings, folder)
     return result
 
 
 def _keep(result: dict[str, Any], drawings: dict[str, str], folder: Path) -> None:
-    """Writes the pictures, then the result that names them, then removes pictures of earlier runs."""
+    """Writes the pictures, then the result that names them, then removes pictures of earlier runs and the parts."""
     from weft.engine.checkpoint import write_text
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -576,3 +671,4 @@ def _keep(result: dict[str, Any], drawings: dict[str, str], folder: Path) -> Non
     for old in folder.glob("*.svg"):
         if old.name not in drawings:
             old.unlink()
+    (folder / "parts.json").unlink(missing_ok=True)

@@ -20,6 +20,8 @@ from weft.core.strategy import Local, Params
 __all__ = ["CURVATURES", "Curvature", "Diagonal", "Full", "Identity", "Kronecker", "LowRank"]
 
 Precision = dict[str, Any]
+Term = dict[str, Any]
+"""A Gaussian prior: `anchor` and `precision`, and a `constant` where it is of several."""
 
 
 class Curvature:
@@ -41,6 +43,14 @@ class Curvature:
         """factor * F."""
         raise NotImplementedError
 
+    def one(self, terms: list[Term]) -> Term | None:
+        """One term whose quadratic is the sum of those of several, or None where no sum is of this form.
+
+        With F = sum_t F_t and the mean theta = F^-1 sum_t F_t theta_t the sum is (. - theta)^T F (. - theta) and a
+        `constant`, what the anchors lack of being one.
+        """
+        return None
+
 
 class Identity(Curvature):
     """The same for every parameter, 1 from each example: nothing of the task but how much of it there was."""
@@ -59,6 +69,9 @@ class Identity(Curvature):
     def scale(self, precision: Precision, factor: float) -> Precision:
         return {"scale": factor * precision["scale"]}
 
+    def one(self, terms: list[Term]) -> Term | None:
+        return _mean(self, terms, [dict.fromkeys(t["anchor"], t["precision"]["scale"]) for t in terms])
+
 
 class Diagonal(Curvature):
     """F's diagonal, exactly: sums of squared single-example gradients."""
@@ -74,6 +87,24 @@ class Diagonal(Curvature):
 
     def scale(self, precision: Precision, factor: float) -> Precision:
         return {name: factor * p for name, p in precision.items()}
+
+    def one(self, terms: list[Term]) -> Term | None:
+        return _mean(self, terms, [t["precision"] for t in terms])
+
+
+def _mean(form: Curvature, terms: list[Term], weights: list[Params]) -> Term:
+    """Terms without correlations as one: parameter by parameter the mean of the anchors, weighted."""
+    latest, total = terms[-1]["anchor"], {name: _sum([w[name] for w in weights]) for name in weights[0]}
+    anchor = {}
+    for name, a in latest.items():
+        pull = _sum([w[name] * (t["anchor"][name] - a) for t, w in zip(terms, weights, strict=True)])
+        anchor[name] = a + torch.where(total[name] > 0, pull / total[name], 0.0)
+    precision = terms[0]["precision"]
+    for term in terms[1:]:
+        precision = form.add(precision, term["precision"], 1.0)
+    apart = [{name: a - anchor[name] for name, a in t["anchor"].items()} for t in terms]
+    constant = _sum([form.quadratic(t["precision"], d) for t, d in zip(terms, apart, strict=True)])
+    return {"anchor": anchor, "precision": precision, "constant": constant}
 
 
 class Kronecker(Curvature):

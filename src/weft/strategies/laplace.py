@@ -12,7 +12,7 @@ from weft.core.configured import Range
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Params, Strategy, StrategyState
-from weft.strategies.curvature import CURVATURES, Curvature, Diagonal, Full, Identity, Kronecker, LowRank
+from weft.strategies.curvature import CURVATURES, Curvature, Diagonal, Full, Identity, Kronecker, LowRank, Precision
 
 __all__ = ["Laplace"]
 
@@ -128,30 +128,39 @@ class Laplace(Strategy):
     def init(self, params: Params) -> StrategyState:
         """`tasks`: for each penalty its `anchor` (theta_t) and `precision` (F_t).
 
-        With one penalty for all tasks that is the one called "all", and `seen` has the tasks in it.
+        With one penalty for all tasks that is the one called "all", and `seen` has the tasks in it. `sum` has one
+        term equal to the sum of all, where the form of curvature has one: a step then costs as much after ten tasks
+        as after one (while a task is repeated it is empty, and the terms are taken one by one).
         """
-        return {"tasks": {}, "seen": {}}
+        return {"tasks": {}, "seen": {}, "sum": {}}
 
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         form, total = self.form(), next(iter(params.values())).new_zeros(())
-        for task in state["tasks"].values():
-            total = total + form.quadratic(task["precision"], {n: p - task["anchor"][n] for n, p in params.items()})
+        for term in (state["sum"] or state["tasks"]).values():
+            total = total + form.quadratic(term["precision"], {n: p - term["anchor"][n] for n, p in params.items()})
+            total = total + term.get("constant", 0.0)
         return 0.5 * self.strength * total
+
+    def measure(self, local: Local) -> tuple[Precision, float]:
+        """F_t of the task that has ended, summed over its examples, and their number."""
+        return self.form().measure(local, self._readout(local.objective))
 
     def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
         form = self.form()
-        precision, examples = form.measure(local, self._readout(local.objective))
+        precision, examples = self.measure(local)
         if not examples > 0:
             raise ValueError(f"expected the task {task!r} to have examples to consolidate, got none")
         if self.normalize:
             precision = form.scale(precision, 1 / examples)
         anchor = {name: p.clone() for name, p in local.params.items()}
         if self.penalties == "per_task":
-            return {**state, "tasks": {**state["tasks"], task: {"anchor": anchor, "precision": precision}}}
+            tasks = {**state["tasks"], task: {"anchor": anchor, "precision": precision}}
+            one = form.one(list(tasks.values())) if len(tasks) > 1 else None
+            return {**state, "tasks": tasks, "sum": {} if one is None else {"all": one}}
         if "all" in state["tasks"]:
             precision = form.add(state["tasks"]["all"]["precision"], precision, float(self.decay))
         seen = {**state["seen"], task: torch.ones((), device=next(iter(anchor.values())).device)}
-        return {"tasks": {"all": {"anchor": anchor, "precision": precision}}, "seen": seen}
+        return {"tasks": {"all": {"anchor": anchor, "precision": precision}}, "seen": seen, "sum": {}}
 
     def release(self, state: StrategyState, task: str) -> StrategyState:
         if task in state["seen"]:
@@ -161,7 +170,7 @@ class Laplace(Strategy):
             )
         if self.penalties != "per_task":
             return state
-        return {**state, "tasks": {name: kept for name, kept in state["tasks"].items() if name != task}}
+        return {**state, "tasks": {name: kept for name, kept in state["tasks"].items() if name != task}, "sum": {}}
 
     def _readout(self, objective: Objective) -> Callable[..., Iterator[tuple[Tensor, Tensor | None]]]:
         def readout(output: Output, batch: Batch) -> Iterator[tuple[Tensor, Tensor | None]]:
