@@ -260,10 +260,22 @@ class Counting(ANDMask):
         return {n: g.mean(0) / Counting.calls for n, g in gradients.items()}, state
 
 
-@pytest.mark.parametrize(("broken", "message"), [(Biased, "against ERM"), (Counting, "replica 1")])
+class Slack(EWC):
+    def pull(self, params, state):
+        return {name: 0.5 * p for name, p in super().pull(params, state).items()}
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (Biased(threshold=0.5), "against ERM"),
+        (Counting(threshold=0.5), "replica 1"),
+        (Slack(strength=1.0), "pull against"),
+    ],
+)
 def test_a_broken_strategy_is_caught(broken, message):
     with pytest.raises(ContractError, match=message):
-        check_strategy(broken(threshold=0.5))
+        check_strategy(broken)
 
 
 class Shuffled(Arrays):

@@ -71,7 +71,8 @@ class Strategy(Configured):
     2. `combine(gradients, losses, weights, state)`: the groups' gradients become one;
     3. `steer(gradient, recalled, state)`: acts on that one, beside the gradient of rows of earlier tasks, which
        `recall(batch, state)` gives;
-    4. `penalty(params, state)`: a scalar whose gradient is added once, outside the groups;
+    4. `penalty(params, state)`: a scalar whose gradient is added once, outside the groups; `pull` gives that
+       gradient where it is simpler than differentiating;
     5. `update(step, params, state)`: acts on the step that the optimizer proposes;
 
     and `consolidate(local, state, task)` when a task ends. The strategy's own state, made by `init`,
@@ -156,6 +157,10 @@ class Strategy(Configured):
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         """A scalar added to the loss, outside the groups."""
         raise NotImplementedError
+
+    def pull(self, params: Params, state: StrategyState) -> Params | None:
+        """The gradient of `penalty`, or None where it is left to automatic differentiation."""
+        return None
 
     def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
         """The step to take in place of the one proposed."""
@@ -340,6 +345,13 @@ class Weave(Strategy):
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         terms = [part.penalty(params, state[name]) for name, part in self._named() if part.does("penalty")]
         return torch.stack(terms).sum()
+
+    def pull(self, params: Params, state: StrategyState) -> Params | None:
+        pulls = [part.pull(params, state[name]) for name, part in self._named() if part.does("penalty")]
+        known = [pull for pull in pulls if pull is not None]
+        if len(known) < len(pulls):
+            return None
+        return {name: torch.stack([pull[name] for pull in known]).sum(0) for name in params}
 
     def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
         for name, part in self._named():

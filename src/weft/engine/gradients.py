@@ -203,7 +203,9 @@ class Gradient:
             if strategy.does("steer"):
                 gradient, state = strategy.steer(gradient, parts.get("recalled"), state)
             if strategy.does("penalty"):
-                extra, _ = self._differentiate(lambda p: (strategy.penalty(p, state), {}), params)
+                extra = strategy.pull(params, state)
+                if extra is None:
+                    extra, _ = self._differentiate(lambda p: (strategy.penalty(p, state), {}), params)
                 gradient = {name: g + extra[name] for name, g in gradient.items()}
         return gradient, value, parts["buffers"], state
 

@@ -1,8 +1,8 @@
 """Kinds of curvature: how the precision of a Gaussian posterior is measured, used and added up.
 
 Each is a Fisher information F of all of a task's examples, summed over them, in some approximation, as a tree of
-tensors. `measure` takes it from a task's data, `quadratic` is d^T F d, and `add` is decay * F + G in the same
-form, so that a sequence of tasks takes the memory of one.
+tensors. `measure` takes it from a task's data, `times` is F d, and `add` is decay * F + G in the same form, so that
+a sequence of tasks takes the memory of one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ class Curvature:
         """The precision of the task that has ended, summed over its examples, and their number."""
         raise NotImplementedError
 
+    def times(self, precision: Precision, d: Params) -> Params:
+        """F d."""
+        raise NotImplementedError
+
     def quadratic(self, precision: Precision, d: Params) -> Tensor:
         """d^T F d."""
-        raise NotImplementedError
+        product = self.times(precision, d)
+        return _sum([(v * product[name]).sum() for name, v in d.items()])
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
         """decay * before + after, in the same form."""
@@ -60,8 +65,8 @@ class Identity(Curvature):
         first = next(iter(local.params.values()))
         return {"scale": first.new_tensor(examples)}, examples
 
-    def quadratic(self, precision: Precision, d: Params) -> Tensor:
-        return precision["scale"] * _sum([v.square().sum() for v in d.values()])
+    def times(self, precision: Precision, d: Params) -> Params:
+        return {name: precision["scale"] * v for name, v in d.items()}
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
         return {"scale": decay * before["scale"] + after["scale"]}
@@ -79,8 +84,8 @@ class Diagonal(Curvature):
     def measure(self, local: Local, readout: Callable[..., Any]) -> tuple[Precision, float]:
         return local.squares(readout)
 
-    def quadratic(self, precision: Precision, d: Params) -> Tensor:
-        return _sum([(precision[name] * v.square()).sum() for name, v in d.items()])
+    def times(self, precision: Precision, d: Params) -> Params:
+        return {name: precision[name] * v for name, v in d.items()}
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
         return {name: decay * before[name] + after[name] for name in after}
@@ -129,14 +134,19 @@ class Kronecker(Curvature):
         layers, rest, examples = local.factors(readout)
         return {"layers": layers, "rest": rest}, examples
 
-    def quadratic(self, precision: Precision, d: Params) -> Tensor:
-        parts = [(p * d[name].square()).sum() for name, p in precision["rest"].items()]
+    def times(self, precision: Precision, d: Params) -> Params:
+        found = {name: p * d[name] for name, p in precision["rest"].items()}
         for name, factors in precision["layers"].items():
-            step = d[f"{name}.weight"].flatten(1)
-            if f"{name}.bias" in d:
-                step = torch.cat([step, d[f"{name}.bias"].unsqueeze(1)], dim=1)
-            parts.append(((factors["outputs"] @ step) * (step @ factors["inputs"])).sum())
-        return _sum(parts)
+            weight, bias = f"{name}.weight", f"{name}.bias"
+            step = d[weight].flatten(1)
+            if bias in d:
+                step = torch.cat([step, d[bias].unsqueeze(1)], dim=1)
+            product = factors["outputs"] @ step @ factors["inputs"]
+            if bias in d:
+                found[bias] = product[:, -1]
+                product = product[:, :-1]
+            found[weight] = product.reshape(d[weight].shape)
+        return found
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
         layers = {n: _nearest(before["layers"][n], f, decay) for n, f in after["layers"].items()}
@@ -209,9 +219,10 @@ class LowRank(Curvature):
         rest = {name: (p - tops[name].square().sum(0)).clamp_min(0) for name, p in diagonal.items()}
         return {"basis": tops, "rest": rest}, examples
 
-    def quadratic(self, precision: Precision, d: Params) -> Tensor:
-        along = _sum([(b * d[name]).flatten(1).sum(1) for name, b in precision["basis"].items()])
-        return along.square().sum() + Diagonal().quadratic(precision["rest"], d)
+    def times(self, precision: Precision, d: Params) -> Params:
+        basis, rest = precision["basis"], precision["rest"]
+        along = _sum([b.flatten(1) @ d[name].flatten() for name, b in basis.items()])
+        return {name: torch.tensordot(along, b, dims=1) + rest[name] * d[name] for name, b in basis.items()}
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
         shapes = {name: b.shape[1:] for name, b in after["basis"].items()}
@@ -254,9 +265,10 @@ class Full(Curvature):
         matrix = _flat(rows)
         return {"matrix": (matrix + matrix.T) / 2}, examples
 
-    def quadratic(self, precision: Precision, d: Params) -> Tensor:
-        flat = torch.cat([v.flatten() for v in d.values()])
-        return flat @ (precision["matrix"] @ flat)
+    def times(self, precision: Precision, d: Params) -> Params:
+        product = precision["matrix"] @ torch.cat([v.flatten() for v in d.values()])
+        parts = product.split([v.numel() for v in d.values()])
+        return {name: p.reshape(v.shape) for (name, v), p in zip(d.items(), parts, strict=True)}
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
         return {"matrix": decay * before["matrix"] + after["matrix"]}

@@ -35,6 +35,10 @@ class Importance(Strategy):
         parts = [(state["importance"][name] * (p - state["anchor"][name]).square()).sum() for name, p in params.items()]
         return self.strength * torch.stack(parts).sum()
 
+    def pull(self, params: Params, state: StrategyState) -> Params:
+        twice = 2 * self.strength
+        return {name: twice * state["importance"][name] * (p - state["anchor"][name]) for name, p in params.items()}
+
     def held(self, importance: Params, params: Params, state: StrategyState, task: str) -> StrategyState:
         """The state after a task: the importances of all so far, and the parameters that it reached."""
         anchor = {name: p.clone() for name, p in params.items()}

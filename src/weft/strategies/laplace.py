@@ -12,7 +12,17 @@ from weft.core.configured import Range
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Params, Strategy, StrategyState
-from weft.strategies.curvature import CURVATURES, Curvature, Diagonal, Full, Identity, Kronecker, LowRank, Precision
+from weft.strategies.curvature import (
+    CURVATURES,
+    Curvature,
+    Diagonal,
+    Full,
+    Identity,
+    Kronecker,
+    LowRank,
+    Precision,
+    Term,
+)
 
 __all__ = ["Laplace"]
 
@@ -136,10 +146,19 @@ class Laplace(Strategy):
 
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         form, total = self.form(), next(iter(params.values())).new_zeros(())
-        for term in (state["sum"] or state["tasks"]).values():
-            total = total + form.quadratic(term["precision"], {n: p - term["anchor"][n] for n, p in params.items()})
-            total = total + term.get("constant", 0.0)
+        for term in self._terms(state):
+            total = total + form.quadratic(term["precision"], _apart(params, term)) + term.get("constant", 0.0)
         return 0.5 * self.strength * total
+
+    def pull(self, params: Params, state: StrategyState) -> Params:
+        form, total = self.form(), {name: torch.zeros_like(p) for name, p in params.items()}
+        for k, term in enumerate(self._terms(state)):
+            product = form.times(term["precision"], _apart(params, term))
+            total = {name: total[name] + p for name, p in product.items()} if k else product
+        return {name: self.strength * p for name, p in total.items()}
+
+    def _terms(self, state: StrategyState) -> list[Term]:
+        return list((state["sum"] or state["tasks"]).values())
 
     def measure(self, local: Local) -> tuple[Precision, float]:
         """F_t of the task that has ended, summed over its examples, and their number."""
@@ -168,7 +187,7 @@ class Laplace(Strategy):
                 f"expected a new task, got {task!r} again: with penalties={self.penalties!r} its share of the sum of "
                 "precisions can no longer be told; penalties='per_task' replaces a task that is repeated"
             )
-        if self.penalties != "per_task":
+        if self.penalties != "per_task" or task not in state["tasks"]:
             return state
         return {**state, "tasks": {name: kept for name, kept in state["tasks"].items() if name != task}, "sum": {}}
 
@@ -184,6 +203,10 @@ class Laplace(Strategy):
                 yield from _scores(distribution)
 
         return readout
+
+
+def _apart(params: Params, term: Term) -> Params:
+    return {name: p - term["anchor"][name] for name, p in params.items()}
 
 
 def _base(distribution: distributions.Distribution) -> distributions.Distribution:

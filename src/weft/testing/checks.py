@@ -13,11 +13,11 @@ from torch import Tensor
 from weft.core.objective import Objective, Output, reduce
 from weft.core.random import key_of
 from weft.core.source import Batch, Source, number_rows, rows_of, tree_map
-from weft.core.strategy import Strategy
+from weft.core.strategy import Params, Strategy
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients import base_loss
-from weft.engine.loop import Plan, train
+from weft.engine.loop import Plan, begin, train
 from weft.engine.optim import Optimizer
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
@@ -71,14 +71,27 @@ def _engine(
 
 
 def _trained(
-    objective: Objective, strategy: Strategy, source: Source, seeds: list[int], steps: int = 3, **options: Any
+    objective: Objective,
+    strategy: Strategy,
+    source: Source,
+    seeds: list[int],
+    steps: int = 3,
+    tasks: int = 0,
+    **options: Any,
 ) -> Any:
-    """Parameters and buffers after a few steps, in double precision."""
+    """Parameters and buffers after a few steps, in double precision, or a few in each of some tasks."""
     built = build(objective, source.spec, seeds[0], torch.float64)
     replicas = len(seeds) if len(seeds) > 1 else None
     engine = _engine(built, strategy, source, replicas=replicas, **options)
     state = engine.init(seeds, torch.device("cpu"))
-    train(engine, state, source, Plan(steps=steps, every=steps))
+    plan = Plan(steps=steps, every=steps)
+    if not tasks:
+        train(engine, state, source, plan)
+    for task in map(str, range(tasks)):
+        begin(engine, state, plan)
+        engine.release(state, task)
+        train(engine, state, source, plan)
+        engine.consolidate(state, source, task)
     return state
 
 
@@ -206,6 +219,8 @@ def check_objective(objective: Objective, source: Source) -> None:
 def check_strategy(strategy: Strategy, objective: Objective | None = None, source: Source | None = None) -> None:
     """Checks parameters, neutrality, replicas, chunks and the state's form of a strategy.
 
+    One that looks back on tasks is given three of them.
+
     Args:
         strategy: with settings that do something.
         objective: what to train; default: a small classification.
@@ -226,22 +241,35 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     grouped = strategy.needs == "group" or strategy.per_group
     _expect(source.grouped or not grouped, "expected a grouped source for a strategy that works on groups")
 
-    many = _trained(objective, strategy, source, [0, 1])
-    single = _trained(objective, strategy, source, [1])
+    tasks = 3 if strategy.does("consolidate") and not source.episodic else 0
+    many = _trained(objective, strategy, source, [0, 1], tasks=tasks)
+    single = _trained(objective, strategy, source, [1], tasks=tasks)
     _close(many.replica(1).params, single.params, "replica 1 against the single run with its seed")
-    tight = _trained(objective, strategy, source, [1], memory=1)
+    tight = _trained(objective, strategy, source, [1], tasks=tasks, memory=1)
     _close(tight.params, single.params, "chunked against unchunked")
     for tree in single.strategy.values():
         _expect(all(isinstance(leaf, Tensor) for leaf in _leaves(tree)), "expected a state of tensors only")
+    if strategy.does("penalty"):
+        for own in single.strategy.values():
+            _pulls(strategy, {name: p.detach() + 0.1 for name, p in single.params.items()}, own)
     if strategy.neutral:
         neutral = strategy.having(**strategy.neutral)
         plain: Strategy = ERM()
         base: Source = source
         if source.episodic:  # ERM on the query parts
             base = _Queries(source)
-        a = _trained(objective, neutral, source, [0])
-        b = _trained(objective, plain, base, [0])
+        a = _trained(objective, neutral, source, [0], tasks=tasks)
+        b = _trained(objective, plain, base, [0], tasks=tasks)
         _close(a.params, b.params, f"{neutral!r} against ERM")
+
+
+def _pulls(strategy: Strategy, params: Params, state: Any) -> None:
+    """Checks that `pull` is the gradient of `penalty`."""
+    pulled = strategy.pull(params, state)
+    if pulled is None:
+        return
+    found = torch.func.grad(lambda p: strategy.penalty(p, state))(params)
+    _close(pulled, found, "pull against the gradient of penalty")
 
 
 class _Queries(Source):
