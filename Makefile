@@ -67,8 +67,9 @@ lock: setup  ## requirements.lock anew
 PEERS := .venv-peers
 
 .PHONY: bench
-bench: setup $(PEERS)/.ready  ## beside the peers (in .venv-peers): a table, and benchmarks/results/cpu.json
+bench: setup $(PEERS)/.ready  ## beside the peers (in .venv-peers): tables, and benchmarks/results/cpu.json and memory.json
 	$(BIN)/python benchmarks/run.py --peers $(PEERS)/bin/python
+	$(BIN)/python benchmarks/memory.py
 
 $(PEERS)/.ready: benchmarks/requirements-peers.txt
 	$(PYTHON) -m venv $(PEERS)

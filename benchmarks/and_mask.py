@@ -122,7 +122,7 @@ COMPARISONS = [
         Comparison(f"weft, {SMALL[more, 32]}", f"weft, {SMALL[few, 32]}", price=more / few)
         for few, more in ((8, 16), (16, 64), (8, 64))
     ),
-    Comparison(f"weft, {SMALL[64, 128]}", f"weft, {SMALL[8, 128]}"),
+    Comparison(f"weft, {SMALL[64, 128]}", f"weft, {SMALL[8, 128]}", price=8.0),
     Comparison(f"pooled, {SMALL[64, 128]}", f"pooled, {SMALL[8, 128]}"),
     Comparison(f"weft, {SMALL[64, 32]}", f"weft, {SMALL[16, 128]}"),
 ]

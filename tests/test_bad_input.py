@@ -238,6 +238,10 @@ CASES = {
         lambda: begun().partial_fit(Arrays(ROWS[:, :3], NUMBERS, classes=3), task="second"),
         r"expected rows of shape \(4,\) as when training began, got Arrays with \(3,\); give every task the same",
     ),
+    "more classes in the second task's source": (
+        lambda: begun().partial_fit(Arrays(ROWS, NUMBERS, classes=4), task="second"),
+        "expected the 3 classes declared when training began, or fewer, got Arrays with 4: the head has no output",
+    ),
     "a row without a task": (
         lambda: classifier().fit(X, LABELS, task=["a"] * 5 + [None] + ["b"] * 144),
         "expected a task for every row, got none in row 5; name it or drop the row",

@@ -432,6 +432,12 @@ def match(learner: Learner, source: Source, strategy: Strategy, *, reset: bool) 
         learner._shapes = {"X": rows.shape, "y": source.spec["y"].shape} if "y" in source.spec else {"X": rows.shape}
         if objective.targets == "classes" and "y" in source.spec and source.spec["y"].classes is not None:
             learner.classes_ = np.arange(source.spec["y"].classes)
+    known, declared = getattr(learner, "classes_", None), source.spec["y"].classes if "y" in source.spec else None
+    if not reset and known is not None and declared is not None and declared > len(known):
+        raise ValueError(
+            f"expected the {len(known)} classes declared when training began, or fewer, got {name} with {declared}: "
+            "the head has no output for the others; declare all classes that will ever come in the first source"
+        )
     held = _validation(learner)
     if held is not None and not isinstance(held, Source):
         raise ValueError(f"expected validation to be a source, as {name} is one, got {held!r}; pass a source or None")

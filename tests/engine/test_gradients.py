@@ -1,5 +1,6 @@
 """Pooled, group and example gradients against naive loops; chunks; fallbacks; buffers."""
 
+import gc
 import warnings
 
 import pytest
@@ -278,3 +279,23 @@ def test_episodes_are_adapted_one_by_one():
 def test_weighted_mean():
     g = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
     torch.testing.assert_close(weighted_mean(g, torch.tensor([0.25, 0.75]))["w"], torch.tensor([2.5, 3.5]))
+
+
+@pytest.mark.parametrize("strategy", [ERM(), ANDMask(), ANDMask(each="example"), AdversarialTraining(PGD(steps=1))])
+def test_a_step_leaves_no_tensors_in_cycles(strategy):
+    """Only the collector of cycles would free them, at some later time, and with them the step's whole graph."""
+    built, params, buffers = plain()
+    batch = grouped_batch()
+    compute(built, params, buffers, batch, strategy)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        compute(built, params, buffers, batch, strategy)
+        gc.collect()
+        left = [tuple(found.shape) for found in gc.garbage if isinstance(found, torch.Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left

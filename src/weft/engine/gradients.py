@@ -7,6 +7,7 @@ all but `Gradient.pool`, which comes between two such functions where several pr
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -45,7 +46,8 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
         output.buffers = fresh
         output.weight = batch.get("weight")
         if hasattr(objective, "distribution"):
-            output.distribution = partial(_told, objective, held, fresh, output)
+            # of a copy: an output that holds itself would keep the whole graph until Python looks for cycles
+            output.distribution = partial(_told, objective, held, fresh, copy(output))
         return output
 
     return loss
@@ -109,6 +111,7 @@ class Gradient:
         self.layers: GroupGradients | None = None
         self.ready = False
         self._bytes: int | None = None
+        self._beside = 0
         self._settled = False
 
     def __call__(
@@ -411,7 +414,7 @@ class Gradient:
             if self.transform:  # hooks cannot be set inside the replicas' vmap; the engine looks before it
                 return rows_of(batch)
             self._look(loss, params, batch, strategy)
-        return max(1, self.memory // max(self._bytes or 1, 1))
+        return max(1, (self.memory - self._beside) // max(self._bytes or 1, 1))
 
     def look(self, loss: Loss, params: Params, batch: Batch, strategy: Strategy) -> None:
         """Looks at a first batch of one run; see `_look`."""
@@ -423,11 +426,13 @@ class Gradient:
         """Sets the bytes that one group takes, and whether the groups' gradients come from the layers.
 
         The bytes are those of its gradients and, as autograd tells, of its activations. A wrapped loss runs the
-        forward more than once, and may differentiate it twice.
+        forward more than once, and may differentiate it twice. Beside the groups there are sums over them, of two
+        kinds mostly, while parts are added to them.
         """
         group = tree_map(lambda t: t[0], batch)
         gradients = sum(p.numel() * p.element_size() for p in params.values())
         passes = 4 if strategy.does("wrap") else 2
+        self._beside = 4 * gradients if strategy.does("summarize") else 0
         self._bytes = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
         buffers = any(True for _ in self.objective.buffers())
         if strategy.needs == "mean" or strategy.does("wrap") or buffers or not self.objective.decomposable:
