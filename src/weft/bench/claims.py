@@ -370,7 +370,7 @@ class Report:
             return value
         value, (done, trainings, steps, seconds) = self._kept.read(name)
         self.seconds += seconds
-        self.spend(trainings=trainings, steps=steps)
+        self.spend(trainings=int(trainings), steps=int(steps))
         self._moved(self._done + done, name)
         return value
 
