@@ -249,7 +249,10 @@ def test_ctrl_c_ends_it_cleanly(root):
         line = process.stdout.readline()
         assert line.startswith(f"following {root} at http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
+        try:
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()  # or leaving the block would wait for it
         assert process.stderr.read() == ""
 
 
