@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from weft import Classifier, Learner, Optimizer
+from weft import Classifier, Learner, Optimizer, weave
 from weft.core.random import key_of
 from weft.core.source import number_rows, tree_map
 from weft.core.strategy import Local
 from weft.engine.curvature import factors, products
 from weft.engine.squares import Passes, squares
 from weft.objectives import Classification, Regression
-from weft.strategies import Laplace
+from weft.strategies import EWC, MAS, Laplace
 from weft.strategies.curvature import Diagonal, Full, Identity, Kronecker, LowRank
 
 rng = np.random.default_rng(0)
@@ -140,6 +140,25 @@ def test_penalties_of_three_tasks_are_summed_and_a_repeated_task_takes_its_own_a
     released = strategy.release(state, "b")
     assert list(released["tasks"]) == ["a", "c"]
     assert strategy.penalty(point, released) < one_by_one
+
+
+def test_another_penalty_has_no_pull_of_the_class_below_and_a_weave_adds_the_pulls():
+    class Twice(EWC):
+        def penalty(self, params, state):
+            return 2 * super().penalty(params, state)
+
+    def after(strategy):
+        clf = Classifier(strategy=strategy, optimizer=Optimizer("sgd", lr=0.01), epochs=3, random_state=0)
+        clf.set_params(dtype="float64")
+        for task in "ab":
+            clf.partial_fit(X, LABELS if task == "a" else LABELS[::-1], classes=range(3), task=task)
+        return clf.predict_proba(X)
+
+    once, twice = after(EWC(strength=3.0)), after(Twice(strength=3.0))
+    np.testing.assert_allclose(twice, after(EWC(strength=6.0)), rtol=1e-9)
+    assert np.abs(once - twice).max() > 1e-6
+    np.testing.assert_allclose(after(weave(EWC(strength=2.0), MAS(strength=0.0), EWC(strength=4.0))), twice, rtol=1e-9)
+    np.testing.assert_allclose(after(weave(EWC(strength=2.0), Twice(strength=2.0))), twice, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -182,6 +182,11 @@ class Strategy(Configured):
         """Whether a verb is more than the identity."""
         return getattr(type(self), verb) is not getattr(Strategy, verb)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "penalty" in vars(cls) and "pull" not in vars(cls):
+            cls.pull = Strategy.pull  # type: ignore[method-assign] # that of the class below is of another penalty
+
 
 _VERBS = ("wrap", "combine", "steer", "penalty", "update", "consolidate")
 _ORDER = {"wrap": "loss", "combine": "gradient", "steer": "combined gradient", "update": "step"}
@@ -348,10 +353,11 @@ class Weave(Strategy):
 
     def pull(self, params: Params, state: StrategyState) -> Params | None:
         pulls = [part.pull(params, state[name]) for name, part in self._named() if part.does("penalty")]
-        known = [pull for pull in pulls if pull is not None]
-        if len(known) < len(pulls):
-            return None
-        return {name: torch.stack([pull[name] for pull in known]).sum(0) for name in params}
+        total, *others = pulls
+        for other in others:
+            if total is not None:
+                total = None if other is None else {name: p + other[name] for name, p in total.items()}
+        return total
 
     def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
         for name, part in self._named():
