@@ -151,10 +151,12 @@ class Laplace(Strategy):
         return 0.5 * self.strength * total
 
     def pull(self, params: Params, state: StrategyState) -> Params:
-        form, total = self.form(), {name: torch.zeros_like(p) for name, p in params.items()}
-        for k, term in enumerate(self._terms(state)):
+        form, total = self.form(), None
+        for term in self._terms(state):
             product = form.times(term["precision"], _apart(params, term))
-            total = {name: total[name] + p for name, p in product.items()} if k else product
+            total = product if total is None else {name: p + product[name] for name, p in total.items()}
+        if total is None:  # before the end of the first task
+            return {name: torch.zeros_like(p) for name, p in params.items()}
         return {name: self.strength * p for name, p in total.items()}
 
     def _terms(self, state: StrategyState) -> list[Term]:
