@@ -34,7 +34,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from weft.bench.parts import Parts
 
 __all__ = [
     "SCALES",
@@ -520,74 +523,6 @@ def last(name: str, out: Path) -> dict[str, Any] | None:
 # --- running ------------------------------------------------------------------------------------------
 
 
-class Parts:
-    """What a claim's run has done so far, in one file; it counts only for the same code, setting and seeds."""
-
-    def __init__(self, path: Path, key: str) -> None:
-        self.path, self._key = path, key
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = {}
-        right = isinstance(found, dict) and found.get("key") == key
-        self._parts: dict[str, Any] = found["parts"] if right else {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._parts
-
-    def keep(self, name: str, value: Any, cost: list[float]) -> None:
-        """Writes a part down."""
-        from weft.engine.checkpoint import write_text
-
-        self._parts[name] = {"value": _packed(value), "cost": cost}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, json.dumps({"key": self._key, "parts": self._parts}) + "\n")
-
-    def read(self, name: str) -> tuple[Any, list[float]]:
-        """A part, and what it cost."""
-        return _unpacked(self._parts[name]["value"]), self._parts[name]["cost"]
-
-
-def _packed(value: Any) -> Any:
-    """As JSON has it: arrays, tuples and dictionaries say what they are."""
-    import numpy as np
-
-    if isinstance(value, np.ndarray | np.generic):
-        return {"array": value.tolist(), "dtype": str(value.dtype)}
-    if isinstance(value, dict):
-        return {"items": [[_packed(k), _packed(v)] for k, v in value.items()]}
-    if isinstance(value, tuple):
-        return {"tuple": [_packed(v) for v in value]}
-    return [_packed(v) for v in value] if isinstance(value, list) else value
-
-
-def _unpacked(value: Any) -> Any:
-    import numpy as np
-
-    if isinstance(value, list):
-        return [_unpacked(v) for v in value]
-    if not isinstance(value, dict):
-        return value
-    if "array" in value:
-        found = np.array(value["array"], dtype=value["dtype"])
-        return found if found.ndim else found[()]
-    if "tuple" in value:
-        return tuple(_unpacked(v) for v in value["tuple"])
-    return {_unpacked(k): _unpacked(v) for k, v in value["items"]}
-
-
-def _identity(path: Path, setting: dict[str, Any], seeds: list[int]) -> str:
-    """A digest of all that a run's parts depend on: weft's code, the claim's and its neighbours', setting and seeds."""
-    import hashlib
-
-    import weft
-
-    digest = hashlib.sha256(repr((setting, seeds)).encode())
-    for file in [path, *sorted(path.parent.glob("_*.py")), *sorted(Path(str(weft.__file__)).parent.rglob("*.py"))]:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
 def reproduce(
     path: Path,
     *,
@@ -614,6 +549,7 @@ def reproduce(
 
     from weft import __version__
     from weft.bench.machine import machine, versions
+    from weft.bench.parts import Parts, identity
 
     if scale not in SCALES:
         raise ValueError(f"expected scale to be 'quick' or 'full', got {scale!r}")
@@ -624,7 +560,7 @@ def reproduce(
     setting = {**getattr(claim, scale), **({} if seeds is None else {"seeds": seeds})}
     chosen = list(range(claim.first_seed, claim.first_seed + setting["seeds"]))
     folder = None if out is None else Path(out) / "claims" / path.stem
-    parts = None if folder is None else Parts(folder / "parts.json", _identity(path, setting, chosen))
+    parts = None if folder is None else Parts(folder / "parts.json", identity(path, setting, chosen))
     report = Report(path.stem, progress=progress, parts=parts)
     date, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     claim.run(SimpleNamespace(scale=scale, **setting), chosen, report)

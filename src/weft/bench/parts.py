@@ -1,0 +1,73 @@
+"""What a run has done so far, kept part by part, so that one that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.engine.checkpoint import write_text
+
+__all__ = ["Parts", "identity"]
+
+
+class Parts:
+    """What a claim's run has done so far, in one file; it counts only for the same code, setting and seeds."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self._key = path, key
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = {}
+        right = isinstance(found, dict) and found.get("key") == key
+        self._parts: dict[str, Any] = found["parts"] if right else {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parts
+
+    def keep(self, name: str, value: Any, cost: list[float]) -> None:
+        """Writes a part down."""
+        self._parts[name] = {"value": _packed(value), "cost": cost}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.path, json.dumps({"key": self._key, "parts": self._parts}) + "\n")
+
+    def read(self, name: str) -> tuple[Any, list[float]]:
+        """A part, and what it cost."""
+        return _unpacked(self._parts[name]["value"]), self._parts[name]["cost"]
+
+
+def _packed(value: Any) -> Any:
+    """As JSON has it: arrays, tuples and dictionaries say what they are."""
+    if isinstance(value, np.ndarray | np.generic):
+        return {"array": value.tolist(), "dtype": str(value.dtype)}
+    if isinstance(value, dict):
+        return {"items": [[_packed(k), _packed(v)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_packed(v) for v in value]}
+    return [_packed(v) for v in value] if isinstance(value, list) else value
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        found = np.array(value["array"], dtype=value["dtype"])
+        return found if found.ndim else found[()]
+    if "tuple" in value:
+        return tuple(_unpacked(v) for v in value["tuple"])
+    return {_unpacked(k): _unpacked(v) for k, v in value["items"]}
+
+
+def identity(path: Path, setting: dict[str, Any], seeds: list[int]) -> str:
+    """A digest of all that a run's parts depend on: weft's code, the claim's and its neighbours', setting and seeds."""
+    digest = hashlib.sha256(repr((setting, seeds)).encode())
+    for file in [path, *sorted(path.parent.glob("_*.py")), *sorted(Path(str(weft.__file__)).parent.rglob("*.py"))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
