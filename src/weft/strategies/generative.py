@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -121,7 +123,7 @@ class GenerativeReplay(Replay):
             parts = [local.ask("predict", p, rows=r) for p, r in zip(samples.split(1024), row.split(1024), strict=True)]
             answer = torch.cat(parts)
             drawn["y"] = (finish(answer) if finish else answer).to(batches[0]["y"].dtype)
-        instead = Local(local.objective, local.params, local.squares, local.factors, local.products, lambda: [drawn])
+        instead = replace(local, batches=lambda: [drawn])
         # The objective itself has learned all tasks so far: its samples replace the memory, and are of no one task.
         return super().consolidate(instead, self.init({}) if own else state, "" if own else task)
 
