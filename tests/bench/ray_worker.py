@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.bench.study_worker import SMALL
+
 from weft.bench import compare
 
 struck = False
