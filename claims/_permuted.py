@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from weft import Classifier, Optimizer
 from weft.bench.claims import Report
 from weft.data import mnist, permuted_mnist
 from weft.measures import average_accuracy, task_scores
+from weft.nets import MLP
 from weft.strategies import ERM
 
+# Dropout: of pixels, and of hidden units.
 QUICK = {
     "tasks": 3,
     "rows": 2000,
     "test": 1000,
     "pixels": 14,
     "width": 100,
+    "dropout": (0.0, 0.0),
     "epochs": 8,
     "batch": 50,
     "rate": 0.01,
@@ -28,6 +32,7 @@ FULL = {
     "test": 10_000,
     "pixels": 28,
     "width": 400,
+    "dropout": (0.0, 0.0),
     "epochs": 20,
     "batch": 256,
     "rate": 0.01,
@@ -60,8 +65,14 @@ class Tasks:
 
 def learner(strategy: Any, setting: Any, **settings: Any) -> Classifier:
     """Two hidden layers, by SGD with momentum: an adaptive optimizer would take the penalty for noise of the loss."""
+    visible, hidden = setting.dropout
+
+    def net(inputs: int, outputs: int) -> nn.Module:
+        layers = MLP(inputs, outputs, hidden=(setting.width, setting.width), dropout=hidden)
+        return nn.Sequential(nn.Dropout(visible), layers) if visible else layers
+
     return Classifier(
-        hidden=(setting.width, setting.width),
+        net,
         strategy=strategy,
         optimizer=Optimizer("sgd", lr=setting.rate, momentum=0.9),
         epochs=setting.epochs,
@@ -73,16 +84,16 @@ def learner(strategy: Any, setting: Any, **settings: Any) -> Classifier:
 def in_sequence(
     data: Tasks, part: str, strategy: Any, setting: Any, sweep: dict[str, Any], report: Report, what: str
 ) -> tuple[Any, Any]:
-    """Accuracies by replica, after each task and on each; and of the first three tasks, while they are learned."""
+    """Accuracies by replica, after each task and on each; and of three tasks, where there are no more, by epoch."""
     net = learner(strategy, setting, replicas=sweep)
-    shown = data.rows(part, list(range(min(3, setting.tasks))), some=1000)
+    shown = data.rows(part, list(range(setting.tasks)), some=1000)
     measured = data.rows(part, list(range(setting.tasks)))
     curve: list[Any] = []
 
     def look(record: dict[str, Any]) -> None:
         curve.append(task_scores(net, *shown[:2], task=shown[2]))
 
-    net.set_params(callbacks=[look] if part == "test" else [])
+    net.set_params(callbacks=[look] if part == "test" and setting.tasks == 3 else [])
 
     def learned() -> tuple[Any, Any]:
         lines = []
@@ -104,7 +115,7 @@ def tuned(
     best = None
     if len(strengths) > 1:
         sweep = {"strategy__strength": list(strengths), "random_state": [CHOOSING] * len(strengths)}
-        matrix, _ = in_sequence(data, "held", strategy, setting, sweep, report, f"choosing for {name}")
+        matrix, _ = in_sequence(data, "held", strategy, setting, sweep, report, f"{name}, choosing")
         average = np.nan_to_num(average_accuracy(matrix), nan=-1.0)  # a strength too great for the rate diverges
         best = strengths[int(np.argmax(average))]
         strategy.set_params(strength=best)
@@ -114,12 +125,13 @@ def tuned(
 
 def at_once(data: Tasks, setting: Any, seeds: list[int], report: Report) -> Any:
     """The average accuracy in % of a net that learns all tasks at once, by seed: what no sequence should pass."""
+    what = f"{setting.tasks} tasks at once"
 
     def learned() -> Any:
         x, y, _ = data.rows("train", list(range(setting.tasks)))
         net = learner(ERM(), setting, replicas={"random_state": seeds})
-        report.fit(net, x, y, what="all tasks at once")
+        report.fit(net, x, y, what=what)
         measured = data.rows("test", list(range(setting.tasks)))
         return 100 * task_scores(net, *measured[:2], task=measured[2]).mean(1)
 
-    return report.part("all tasks at once", learned)
+    return report.part(what, learned)

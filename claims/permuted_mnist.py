@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from _permuted import FULL, QUICK, Tasks, at_once, tuned
@@ -13,6 +14,15 @@ from weft.measures import average_accuracy, forgetting
 from weft.strategies import ERM, EWC, L2Anchor
 
 COLOURS = {"plain": ORANGE, "L2": BLUE, "EWC": GREEN}
+
+
+class Learned(NamedTuple):
+    """What came of some tasks, by method; `joint` is the accuracy in % where all are learned at once, by seed."""
+
+    matrix: dict[str, Any]
+    curves: dict[str, Any]
+    chosen: dict[str, float | None]
+    joint: Any
 
 
 class PermutedMNIST(Claim):
@@ -26,53 +36,67 @@ class PermutedMNIST(Claim):
     )
     reference = (
         "Kirkpatrick et al., “Overcoming catastrophic forgetting in neural networks”, arXiv 1612.00796, section 2.1 "
-        "and figure 2"
+        "and figure 3"
     )
     tolerance = (
         "The paper shows curves: with EWC ten tasks stay near what a net reaches on one, by plain training they fall. "
-        "Here, at the full setting, EWC's average after the last task must be 94 % or more (a known library reaches "
-        "83 %), and 1 point above the others. Quick: three tasks of 2,000 images of 14 x 14 pixels, where EWC must be "
-        "4 points above both."
+        "Here, at the full setting, EWC's average after ten tasks must be 94 % or more (a known library reaches 83 %); "
+        "after three and after ten it must be 1 point above the others. Ten tasks are learned, as in the paper, with "
+        "dropout of a fifth of the pixels and half of the hidden units, by 2 x 400 units as the three are (there 400 to "
+        "2,000): without dropout 84 to 90 % were kept, whatever the strength. Quick: three tasks "
+        "of 2,000 images of 14 x 14 pixels, where EWC must be 4 points above both."
     )
     quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "anchors": [0.01, 0.03], "least": None, "above": 4.0}
-    full = {
-        "seeds": 4,
-        **FULL,
-        "strengths": [10.0, 30.0, 100.0, 300.0, 1000.0],
-        "anchors": [0.0003, 0.001, 0.003, 0.01, 0.03],
-        "least": 94.0,
-        "above": 1.0,
-    }
+    quick |= {"stages": ({},)}
+    full = {"seeds": 4, **FULL, "strengths": [10.0, 30.0, 100.0, 300.0], "anchors": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]}
+    full |= {"least": 94.0, "above": 1.0, "stages": ({"tasks": 3}, {"dropout": (0.2, 0.5)})}
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
-        report.plan(6)
+        stages = [SimpleNamespace(**{**vars(setting), **own}) for own in setting.stages]
+        report.plan(6 * len(stages))
         data = Tasks(setting)
+        results = [self.learned(data, stage, seeds, report) for stage in stages]
+        for stage, found in zip(stages, results, strict=True):
+            self.tell(stage, found, report)
+        if setting.least is None:
+            report.not_run("10 tasks: EWC's average accuracy", reference="94", unit="%")
+        self.draw(results[0], results[-1], setting, report)
+
+    def learned(self, data: Tasks, setting: Any, seeds: list[int], report: Report) -> Learned:
+        """All methods on a number of tasks."""
         methods = {"plain": (ERM(), []), "L2": (L2Anchor(), setting.anchors), "EWC": (EWC(), setting.strengths)}
-        found, curves, chosen = {}, {}, {}
+        matrix, curves, chosen = {}, {}, {}
         for name, (strategy, strengths) in methods.items():
-            found[name], curves[name], chosen[name] = tuned(data, strategy, strengths, setting, seeds, report, name)
-        joint = at_once(data, setting, seeds, report)
-        average = {name: 100 * average_accuracy(matrix) for name, matrix in found.items()}
-        bound = {} if setting.least is None else {"least": setting.least, "reference": "94"}
-        after = f"EWC, average accuracy after {setting.tasks} tasks"
-        report.figure(after, mean_of(average["EWC"]), unit="%", **bound)
+            what = f"{setting.tasks} tasks, {name}"
+            matrix[name], curves[name], chosen[name] = tuned(data, strategy, strengths, setting, seeds, report, what)
+        return Learned(matrix, curves, chosen, at_once(data, setting, seeds, report))
+
+    def tell(self, setting: Any, found: Learned, report: Report) -> None:
+        """Figures and a table of a number of tasks; the paper's figure is that of ten."""
+        average = {name: 100 * average_accuracy(matrix) for name, matrix in found.matrix.items()}
+        bound = {"least": setting.least, "reference": "94"} if setting.tasks == 10 else {}
+        after = f"{setting.tasks} tasks: "
+        report.figure(f"{after}EWC's average accuracy", mean_of(average["EWC"]), unit="%", **bound)
         for name in ("plain", "L2"):
             apart = mean_of(average["EWC"] - average[name])
-            report.figure(f"EWC above {name}", apart, unit="points", reference="> 0", least=setting.above)
-        report.figure("EWC below all tasks at once", mean_of(joint - average["EWC"]), unit="points")
+            report.figure(f"{after}EWC above {name}", apart, unit="points", reference="> 0", least=setting.above)
+        report.figure(f"{after}EWC below all at once", mean_of(found.joint - average["EWC"]), unit="points")
         report.table(
             f"After {setting.tasks} tasks, in % (means over seeds)",
             ["method", "strength chosen", "average", "first task", "last task", "forgetting"],
             [
                 [
                     name,
-                    chosen[name],
+                    found.chosen[name],
                     *(round(100 * float(np.mean(v)), 2) for v in (m[:, -1], m[:, -1, 0], m[:, -1, -1], forgetting(m))),
                 ]
-                for name, m in found.items()
+                for name, m in found.matrix.items()
             ]
-            + [["all tasks at once", None, round(float(joint.mean()), 2), None, None, None]],
+            + [["all tasks at once", None, round(float(found.joint.mean()), 2), None, None, None]],
         )
+
+    def draw(self, few: Learned, many: Learned, setting: Any, report: Report) -> None:
+        """Three tasks while they are learned, and what is kept of many."""
         with report.picture(
             "permuted",
             alt="Left: accuracy on the first task while three are learned; plain training's falls, EWC's stays. "
@@ -82,22 +106,22 @@ class PermutedMNIST(Claim):
             panels=3,
             size=(12.0, 3.6),
         ) as (left, centre, right):
+            done = np.arange(1, 3 * setting.epochs + 1) / setting.epochs
             for ax, t in ((left, 0), (centre, 2)):
-                for name, curve in curves.items():
-                    done = np.arange(1, 3 * setting.epochs + 1) / setting.epochs
-                    line = 100 * curve[: len(done), :, t].mean(1)
-                    ax.plot(done[done > t], line[done > t], color=COLOURS[name], label=name)
+                for name, curve in few.curves.items():
+                    ax.plot(done[done > t], 100 * curve[:, :, t].mean(1)[done > t], color=COLOURS[name], label=name)
                 for edge in range(t + 1, 3):
                     ax.axvline(edge, color=INK, linewidth=0.8, linestyle=":")
                 ax.set(xlabel="tasks learned", ylabel="accuracy in %")
                 ax.set_title(f"task {t + 1}")
             left.legend(loc="lower left")
-            count = np.arange(1, setting.tasks + 1)
-            for name, matrix in found.items():
-                so_far = [100 * matrix[:, i, : i + 1].mean() for i in range(setting.tasks)]
-                right.plot(count, so_far, "o-", color=COLOURS[name], markersize=4)
-                note(right, count[-1], so_far[-1], f"  {name}", COLOURS[name], ha="left")
-            right.axhline(float(joint.mean()), color=INK, linewidth=1.0, linestyle="--")
-            note(right, 1, float(joint.mean()) + 0.3, "all at once", INK, ha="left")
-            right.set(xlabel="tasks", xlim=(0.8, setting.tasks + 0.2 * setting.tasks))
+            for name, matrix in many.matrix.items():
+                tasks = np.arange(1, matrix.shape[1] + 1)
+                so_far = [100 * matrix[:, i - 1, :i].mean() for i in tasks]
+                right.plot(tasks, so_far, "o-", color=COLOURS[name], markersize=4)
+                note(right, tasks[-1], so_far[-1], f"  {name}", COLOURS[name], ha="left")
+            joint = float(many.joint.mean())
+            right.axhline(joint, color=INK, linewidth=1.0, linestyle="--")
+            note(right, 1, joint + 0.3, "all at once", INK, ha="left")
+            right.set(xlabel="tasks", xlim=(0.8, 1.2 * tasks[-1]))
             right.set_title("average so far")

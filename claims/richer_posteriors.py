@@ -36,8 +36,8 @@ class RicherPosteriors(Claim):
     full = {
         "seeds": 4,
         **FULL,
-        "strengths": [10.0, 30.0, 100.0, 300.0, 1000.0],
-        "richer": [1.0, 3.0, 10.0, 30.0, 100.0],
+        "strengths": [3.0, 10.0, 30.0, 100.0],
+        "richer": [1.0, 3.0, 10.0, 30.0],
         "rank": 32,
         "kinds": 3,
     }
