@@ -33,4 +33,5 @@ def strike(done, total, what):
             os.kill(int(entry.name), signal.SIGKILL)
 
 
-compare(out=sys.argv[1], on="ray", heard=strike if "strike" in sys.argv else None, **{**SMALL, "workers": 2})
+if __name__ == "__main__":
+    compare(out=sys.argv[1], on="ray", heard=strike if "strike" in sys.argv else None, **{**SMALL, "workers": 2})
