@@ -12,7 +12,6 @@ from weft.bench.claims import Report
 from weft.data import mnist, permuted_mnist
 from weft.measures import average_accuracy, task_scores
 from weft.nets import MLP
-from weft.strategies import ERM
 
 # Dropout: of pixels, and of hidden units.
 QUICK = {
@@ -37,6 +36,7 @@ FULL = {
     "batch": 256,
     "rate": 0.01,
 }
+SHORT = {**FULL, "epochs": 5}  # where many kinds are compared
 DRAW = 1  # of the permutations
 CHOOSING = 1000  # the seed of what is trained to choose by
 
@@ -121,17 +121,3 @@ def tuned(
         strategy.set_params(strength=best)
     matrix, curve = in_sequence(data, "test", strategy, setting, {"random_state": seeds}, report, name)
     return matrix, curve, best
-
-
-def at_once(data: Tasks, setting: Any, seeds: list[int], report: Report) -> Any:
-    """The average accuracy in % of a net that learns all tasks at once, by seed: what no sequence should pass."""
-    what = f"{setting.tasks} tasks at once"
-
-    def learned() -> Any:
-        x, y, _ = data.rows("train", list(range(setting.tasks)))
-        net = learner(ERM(), setting, replicas={"random_state": seeds})
-        report.fit(net, x, y, what=what)
-        measured = data.rows("test", list(range(setting.tasks)))
-        return 100 * task_scores(net, *measured[:2], task=measured[2]).mean(1)
-
-    return report.part(what, learned)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from _permuted import FULL, QUICK, Tasks, at_once, tuned
+from _permuted import FULL, QUICK, Tasks, tuned
 
 from weft.bench.claims import Claim, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
@@ -17,12 +17,16 @@ COLOURS = {"plain": ORANGE, "L2": BLUE, "EWC": GREEN}
 
 
 class Learned(NamedTuple):
-    """What came of some tasks, by method; `joint` is the accuracy in % where all are learned at once, by seed."""
+    """What came of some tasks, by method."""
 
     matrix: dict[str, Any]
     curves: dict[str, Any]
     chosen: dict[str, float | None]
-    joint: Any
+
+    @property
+    def one(self) -> Any:
+        """The accuracy of a net that has learned one task only, by seed."""
+        return self.matrix["plain"][:, 0, 0]
 
 
 class PermutedMNIST(Claim):
@@ -41,19 +45,26 @@ class PermutedMNIST(Claim):
     tolerance = (
         "The paper shows curves: with EWC ten tasks stay near what a net reaches on one, by plain training they fall. "
         "Here, at the full setting, EWC's average after ten tasks must be 94 % or more (a known library reaches 83 %); "
-        "after three and after ten it must be 1 point above the others. Ten tasks are learned, as in the paper, with "
-        "dropout of a fifth of the pixels and half of the hidden units; there are 2 x 400 of them (there up to 2,000). "
+        "after three it must be 1 point above plain training and L2, after ten above plain training. Ten tasks are "
+        "learned, as in the paper, without L2 and with dropout of a fifth of the pixels and half of the hidden units; "
+        "there are 2 x 400 of them (there up to 2,000). "
         "Without dropout 84 to 90 % were kept here (strengths 30 and 100, one seed each). Quick: three tasks "
         "of 2,000 images of 14 x 14 pixels, where EWC must be 4 points above both."
     )
     quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "anchors": [0.01, 0.03], "least": None, "above": 4.0}
-    quick |= {"stages": ({},)}
-    full = {"seeds": 4, **FULL, "strengths": [10.0, 30.0, 100.0, 300.0], "anchors": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]}
-    full |= {"least": 94.0, "above": 1.0, "stages": ({"tasks": 3}, {"dropout": (0.2, 0.5)})}
+    quick |= {"stages": ({"methods": ("plain", "L2", "EWC")},)}
+    full = {"seeds": 3, **FULL, "strengths": [10.0, 30.0, 100.0], "anchors": [1e-3, 3e-3, 1e-2, 3e-2], "least": 94.0}
+    full |= {
+        "above": 1.0,
+        "stages": (
+            {"tasks": 3, "methods": ("plain", "L2", "EWC")},
+            {"methods": ("plain", "EWC"), "dropout": (0.2, 0.5), "strengths": [30.0, 100.0]},
+        ),
+    }
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         stages = [SimpleNamespace(**{**vars(setting), **own}) for own in setting.stages]
-        report.plan(6 * len(stages))
+        report.plan(sum(2 * len(stage.methods) - 1 for stage in stages))
         data = Tasks(setting)
         results = [self.learned(data, stage, seeds, report) for stage in stages]
         for stage, found in zip(stages, results, strict=True):
@@ -64,12 +75,12 @@ class PermutedMNIST(Claim):
 
     def learned(self, data: Tasks, setting: Any, seeds: list[int], report: Report) -> Learned:
         """All methods on a number of tasks."""
-        methods = {"plain": (ERM(), []), "L2": (L2Anchor(), setting.anchors), "EWC": (EWC(), setting.strengths)}
-        matrix, curves, chosen = {}, {}, {}
-        for name, (strategy, strengths) in methods.items():
-            what = f"{setting.tasks} tasks, {name}"
-            matrix[name], curves[name], chosen[name] = tuned(data, strategy, strengths, setting, seeds, report, what)
-        return Learned(matrix, curves, chosen, at_once(data, setting, seeds, report))
+        known = {"plain": (ERM(), []), "L2": (L2Anchor(), setting.anchors), "EWC": (EWC(), setting.strengths)}
+        found = Learned({}, {}, {})
+        for name in setting.methods:
+            results = tuned(data, *known[name], setting, seeds, report, f"{setting.tasks} tasks, {name}")
+            found.matrix[name], found.curves[name], found.chosen[name] = results
+        return found
 
     def tell(self, setting: Any, found: Learned, report: Report) -> None:
         """Figures and a table of a number of tasks; the paper's figure is that of ten."""
@@ -77,10 +88,10 @@ class PermutedMNIST(Claim):
         bound = {"least": setting.least, "reference": "94"} if setting.tasks == 10 else {}
         after = f"{setting.tasks} tasks: "
         report.figure(f"{after}EWC's average accuracy", mean_of(average["EWC"]), unit="%", **bound)
-        for name in ("plain", "L2"):
+        for name in setting.methods[:-1]:
             apart = mean_of(average["EWC"] - average[name])
             report.figure(f"{after}EWC above {name}", apart, unit="points", reference="> 0", least=setting.above)
-        report.figure(f"{after}EWC below all at once", mean_of(found.joint - average["EWC"]), unit="points")
+        report.figure(f"{after}EWC below one task alone", mean_of(100 * found.one - average["EWC"]), unit="points")
         report.table(
             f"After {setting.tasks} tasks, in % (means over seeds)",
             ["method", "strength chosen", "average", "first task", "last task", "forgetting"],
@@ -91,8 +102,7 @@ class PermutedMNIST(Claim):
                     *(round(100 * float(np.mean(v)), 2) for v in (m[:, -1], m[:, -1, 0], m[:, -1, -1], forgetting(m))),
                 ]
                 for name, m in found.matrix.items()
-            ]
-            + [["all tasks at once", None, round(float(found.joint.mean()), 2), None, None, None]],
+            ],
         )
 
     def draw(self, few: Learned, many: Learned, setting: Any, report: Report) -> None:
@@ -120,8 +130,8 @@ class PermutedMNIST(Claim):
                 so_far = [100 * matrix[:, i - 1, :i].mean() for i in tasks]
                 right.plot(tasks, so_far, "o-", color=COLOURS[name], markersize=4)
                 note(right, tasks[-1], so_far[-1], f"  {name}", COLOURS[name], ha="left")
-            joint = float(many.joint.mean())
-            right.axhline(joint, color=INK, linewidth=1.0, linestyle="--")
-            note(right, 1, joint + 0.3, "all at once", INK, ha="left")
+            one = 100 * float(many.one.mean())
+            right.axhline(one, color=INK, linewidth=1.0, linestyle="--")
+            note(right, 1, one + 0.3, "one task alone", INK, ha="left")
             right.set(xlabel="tasks", xlim=(0.8, 1.2 * tasks[-1]))
             right.set_title("average so far")

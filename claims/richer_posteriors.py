@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from _permuted import FULL, QUICK, Tasks, at_once, tuned
+from _permuted import QUICK, SHORT, Tasks, learner, tuned
 
 from weft.bench.claims import Claim, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
-from weft.measures import average_accuracy
-from weft.strategies import Laplace
+from weft.measures import average_accuracy, task_scores
+from weft.strategies import ERM, Laplace
 
 COLOURS = {"diagonal": ORANGE, "low rank": BLUE, "Kronecker": GREEN}
 
@@ -30,17 +30,11 @@ class RicherPosteriors(Claim):
     tolerance = (
         "The paper's figure has 50 tasks and shows the order. Judged: the Kronecker-factored posterior is at least "
         "half a point above the diagonal one, in the mean over seeds. The low-rank one is told. The anchor is the "
-        "latest, the precision summed; strengths are chosen for each on rows held out."
+        "latest, the precision summed; strengths are chosen for each on rows held out. Full: ten tasks, five epochs "
+        "each."
     )
     quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "richer": [10.0, 30.0], "rank": 8, "kinds": 2}
-    full = {
-        "seeds": 4,
-        **FULL,
-        "strengths": [3.0, 10.0, 30.0, 100.0],
-        "richer": [1.0, 3.0, 10.0, 30.0],
-        "rank": 32,
-        "kinds": 3,
-    }
+    full = {"seeds": 3, **SHORT, "strengths": [3.0, 10.0, 30.0], "richer": [3.0, 10.0, 30.0], "rank": 32, "kinds": 3}
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2 * setting.kinds + 1)
@@ -85,3 +79,16 @@ class RicherPosteriors(Claim):
             ax.axhline(float(joint.mean()), color=INK, linewidth=1.0, linestyle="--")
             note(ax, 1, float(joint.mean()) + 0.2, "all at once", INK, ha="left")
             ax.set(xlabel="tasks", ylabel="average accuracy in %", xlim=(0.8, 1.25 * setting.tasks))
+
+
+def at_once(data: Tasks, setting: Any, seeds: list[int], report: Report) -> Any:
+    """The average accuracy in % of a net that learns all tasks at once, by seed."""
+
+    def learned() -> Any:
+        x, y, _ = data.rows("train", list(range(setting.tasks)))
+        net = learner(ERM(), setting, replicas={"random_state": seeds})
+        report.fit(net, x, y, what="all tasks at once")
+        measured = data.rows("test", list(range(setting.tasks)))
+        return 100 * task_scores(net, *measured[:2], task=measured[2]).mean(1)
+
+    return report.part("all tasks at once", learned)
