@@ -331,6 +331,23 @@ def test_what_has_diverged_does_not_stop_the_others():
     np.testing.assert_allclose(learner.replica(1).predict_proba(X), alone.predict_proba(X), rtol=1e-4)
 
 
+@pytest.mark.parametrize("curvature", ["diagonal", "kronecker"])
+def test_where_all_have_diverged_there_is_nothing_to_keep(curvature):
+    learner = Classifier(
+        strategy=Laplace(curvature=curvature),
+        optimizer=Optimizer("sgd", lr=0.1),
+        hidden=(5,),
+        epochs=3,
+        replicas={"strategy__strength": [1e12, 1e13], "random_state": [0, 0]},
+    )
+    learner.partial_fit(X, LABELS, classes=range(3), task=0)
+    with pytest.warns(RuntimeWarning, match="every replica has diverged"):
+        learner.partial_fit(X, LABELS, task=1)
+    learner.partial_fit(X, LABELS, task=2)
+    assert all(reason.startswith("diverged") for reason in learner.stop_reason_)
+    assert learner.tasks_ == ["0", "1", "2"]
+
+
 def test_bad_input():
     for wrong, message in (
         ({"curvature": "block"}, "expected Laplace's curvature to be one of"),

@@ -442,7 +442,7 @@ class Engine:
                 "on them without a task, by fit(source)"
             )
         going = [k for k in range(self.replicas or 1) if k not in state.diverged]
-        for player in self.players:
+        for player in self.players if going else ():
             found = {k: self._consolidate_one(state.replica(k), source, task, rows, player, k) for k in going}
             nothing = tree_map(torch.zeros_like, found[going[0]])  # what has diverged has nothing to keep
             after = [found.get(k, nothing) for k in range(self.replicas or 1)]
