@@ -29,24 +29,24 @@ class RicherPosteriors(Claim):
     )
     tolerance = (
         "The paper's figure has 50 tasks and shows the order. Judged: the Kronecker-factored posterior is at least "
-        "half a point above the diagonal one, in the mean over seeds. The low-rank one is told. The anchor is the "
-        "latest, the precision summed; strengths are chosen for each on rows held out. Full: ten tasks, five epochs "
-        "each."
+        "half a point above the diagonal one, in the mean over seeds. The anchor is the latest, the "
+        "precision summed; strengths are chosen for each on rows held out. Full: ten tasks, five epochs each. The "
+        "low-rank one is told, and run at the quick scale only: for nets of this size it costs the most."
     )
-    quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "richer": [10.0, 30.0], "rank": 8, "kinds": 2}
-    full = {"seeds": 3, **SHORT, "strengths": [3.0, 10.0, 30.0], "richer": [3.0, 10.0, 30.0], "rank": 32, "kinds": 3}
+    quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "richer": [10.0, 30.0], "rank": 8}
+    full = {"seeds": 3, **SHORT, "strengths": [3.0, 10.0, 30.0, 100.0], "richer": [3.0, 10.0, 30.0], "rank": 0}
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
-        report.plan(2 * setting.kinds + 1)
         data = Tasks(setting)
-        forms = {
+        forms: dict[str, Any] = {
             "diagonal": (Laplace(curvature="diagonal"), setting.strengths),
             "Kronecker": (Laplace(curvature="kronecker"), setting.richer),
-            "low rank": (Laplace(curvature="low_rank", rank=setting.rank), setting.strengths),
         }
+        if setting.rank:
+            forms["low rank"] = (Laplace(curvature="low_rank", rank=setting.rank), setting.richer)
+        report.plan(2 * len(forms) + 1)
         found, chosen = {}, {}
-        for name in list(forms)[: setting.kinds]:
-            strategy, strengths = forms[name]
+        for name, (strategy, strengths) in forms.items():
             found[name], _, chosen[name] = tuned(data, strategy, strengths, setting, seeds, report, name)
         joint = at_once(data, setting, seeds, report)
         average = {name: 100 * average_accuracy(matrix) for name, matrix in found.items()}
@@ -54,6 +54,8 @@ class RicherPosteriors(Claim):
         report.figure("Kronecker above diagonal", gain, unit="points", reference="> 0", least=0.5)
         for name, a in average.items():
             report.figure(f"{name} below all tasks at once", mean_of(joint - a), unit="points")
+        if not setting.rank:
+            report.not_run("low rank below all tasks at once", unit="points")
         report.table(
             f"Average accuracy in % after {setting.tasks} tasks",
             ["posterior", "strength chosen", "average", "first task", "last task"],
