@@ -32,9 +32,12 @@ def together(tmp_path_factory):
     """The folder into which two processes have written every case."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # Another test may take the port that torchrun has just found free; and gloo's threads, seldom, abort the process
+    # that leaves them.
+    passing = ("EADDRINUSE", "terminate called without an active exception")
     for _ in range(3):
         done = subprocess.run([*command, WORKER, folder], env=ENV, capture_output=True, text=True, timeout=120)
-        if "EADDRINUSE" not in done.stderr:  # another test may take the port that torchrun has just found free
+        if not any(words in done.stderr for words in passing):
             break
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Warning" not in done.stderr, done.stderr
