@@ -39,7 +39,7 @@ class Fishers(Claim):
         "EWC asks for the Fisher information: squares of single examples' gradients, averaged over the model's own "
         "labels. Drawing those labels once gives nearly the same. The square of a batch's mean gradient, which some "
         "libraries take for it, is another quantity, far smaller and of another size for each size of the batch: at "
-        "equal strength it remembers less."
+        "equal strength it remembers less. With a strength of its own it does about as well at the full setting here."
     )
     reference = (
         "van de Ven, “On the computation of the Fisher information in continual learning”, arXiv 2502.11756; "

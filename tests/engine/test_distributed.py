@@ -32,8 +32,8 @@ def together(tmp_path_factory):
     """The folder into which two processes have written every case."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    # Another test may take the port that torchrun has just found free; and gloo's threads, seldom, abort the process
-    # that leaves them.
+    # Another test may take the port that torchrun has just found free; and once a process that had written everything
+    # aborted at its exit, with these words of the C++ runtime.
     passing = ("EADDRINUSE", "terminate called without an active exception")
     for _ in range(3):
         done = subprocess.run([*command, WORKER, folder], env=ENV, capture_output=True, text=True, timeout=120)
