@@ -250,9 +250,11 @@ def measured(figure: dict[str, Any]) -> str:
 def spent(result: dict[str, Any]) -> str:
     """The budget and the scale."""
     budget, seeds = result["budget"], result.get("seeds", [])
+    accelerator = result.get("machine", {}).get("accelerator")
     return (
         f"Scale: {result['scale']}, {len(seeds)} seeds, {budget['trainings']} trainings, {budget['steps']} steps, "
-        f"{budget['seconds']:.0f} s; weft {result['weft']}, {result['date']}."
+        f"{budget['seconds']:.0f} s{f' on {accelerator}' if accelerator else ''}; "
+        f"weft {result['weft']}, {result['date']}."
     )
 
 

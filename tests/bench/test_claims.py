@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -264,6 +265,7 @@ def test_a_result_is_kept_with_its_pictures(folder, tmp_path):
     assert result["budget"]["steps"] == 40_000
     assert result["command"] == f"weft reproduce coin --quick --folder {folder}"
     assert result["machine"]["cores"] >= 1
+    assert ("accelerator" in result["machine"]) == torch.cuda.is_available()
     assert result["versions"]["torch"]
     assert [p["file"] for p in result["pictures"]] == ["heads.svg"]
     ElementTree.parse(where / "heads.svg")

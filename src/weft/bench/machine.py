@@ -26,11 +26,14 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its cores and the Python."""
+    """The processor, its cores, the accelerator that learners take where there is one, and the Python."""
+    import torch
+
     processor = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:
             processor = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), processor)
     except OSError:
         pass
-    return {"processor": processor, "cores": os.cpu_count() or 1, "python": platform.python_version()}
+    found = {"processor": processor, "cores": os.cpu_count() or 1, "python": platform.python_version()}
+    return found | ({"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})

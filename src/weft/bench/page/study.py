@@ -509,6 +509,7 @@ def again(found: Json, names: Names) -> list[Any]:
     items = [
         ("processor", machine.get("processor")),
         ("cores", num(machine.get("cores")) if machine.get("cores") else None),
+        ("accelerator", machine.get("accelerator")),
         ("python", machine.get("python")),
         ("weft", found.get("weft")),
         ("made", _time(found.get("date"))),
