@@ -53,7 +53,7 @@ def methods(strength: float, anneal: int, width: int) -> dict[str, Strategy]:
         "IRM": IRM(strength=strength, anneal=anneal),
         # V-REx's code penalizes (L_1 - L_2)^2, which is four variances; Fishr's sums where this one takes means.
         "V-REx": VREx(strength=4 * strength, before=4.0, anneal=anneal),
-        "Fishr": Fishr(strength=2 * (width + 1) * strength, anneal=anneal, ema=0.0),
+        "Fishr": Fishr(strength=(width + 1) * strength, anneal=anneal, ema=0.0),
         "GroupDRO": GroupDRO(),
         "AND-mask": ANDMask(),
         "SAND-mask": SANDMask(),
@@ -87,6 +87,14 @@ class Xavier(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
+class Logit(Xavier):
+    """The authors' head: one logit for the second class beside 0 for the first. A head with two outputs learns faster
+    at the same rate, and pays half the L2 for the same answer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.pad(super().forward(x), (1, 0))
+
+
 class ColouredMNIST(Claim):
     """The published setting for every method, then a search whose settings are chosen by three rules."""
 
@@ -94,8 +102,8 @@ class ColouredMNIST(Claim):
     statement = (
         "Where the colour of a digit tells the label better than its shape in training, and misleads in the test, ERM "
         "goes by the colour (87 % in training, 17 % in the test) and IRM by the shape (71 and 67 %), near what can be "
-        "learned from grey images (73 %). IRM's settings were chosen with the test environment in view; chosen by the "
-        "training environments alone they lose most of that."
+        "learned from grey images (73 %). IRM's settings were chosen with the test environment in view; chosen by "
+        "accuracy in the training environments it is far worse."
     )
     reference = (
         "Arjovsky, Bottou, Gulrajani and Lopez-Paz, “Invariant risk minimization”, arXiv 1907.02893, section 5.2, and "
@@ -258,7 +266,7 @@ def learner(strategy: Strategy, setting: Any, name: str, **more: Any) -> Learner
     def net(inputs: int, outputs: int) -> nn.Sequential:
         width = setting.width
         hidden = [Xavier(inputs, width), nn.ReLU(), Xavier(width, width), nn.ReLU()]
-        return nn.Sequential(nn.Flatten(), *hidden, Xavier(width, outputs))
+        return nn.Sequential(nn.Flatten(), *hidden, Logit(width, outputs - 1))
 
     objective = Classification(net)
     return Learner(

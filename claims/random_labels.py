@@ -47,8 +47,11 @@ class RandomLabels(Claim):
         "labels (quick: some 50 rows), or chance, 10 % (full). Quick: width and rate were chosen on other seeds, "
         "so that plain training memorizes; their test accuracy was seen. Full: the paper's rates; a net of a quarter "
         "of the authors' widths without BatchNorm, in which an example has no gradient of its own. The sweep has 4,000 "
-        "images and a twentieth of the paper's steps; label noise has 20,000 and the paper's epochs: with 4,000 and as "
-        "few steps the mask, whose steps are smaller, had fitted half of the right labels and 10.3 % of the wrong ones."
+        "images and a twentieth of the paper's steps; label noise has 20,000 and the paper's epochs. There the gain in "
+        "test accuracy is not reproduced: the mask leaves wrong labels unfitted, but many right ones too. In trials "
+        "with one seed it had 41 to 44 % of noisy labels right on rows held out, at rates of .0005 to .002 and with "
+        "the authors' factor of 1/8 on the logits, and plain training 53 %; a threshold of .1 gave 53 %, with 13 % of "
+        "wrong labels fitted."
     )
     # Images and epochs: of the sweep, and with label noise. Rates: of the sweep; with label noise, of plain training
     # and of the mask. Most: what the mask may fit, in %.
@@ -120,6 +123,7 @@ class RandomLabels(Claim):
             f"at {TAU}. Large points are means over {len(seeds)} seeds, small ones the seeds.",
             panels=2,
             size=(10.2, 4.4),
+            width_ratios=(1.3, 1),
         ) as (left, right):
             sweep(left, taus, curve)
             dumbbells(right, noise)
@@ -210,7 +214,7 @@ def sweep(ax: Any, taus: list[float], curve: dict[str, Any]) -> None:
     for name, colour, style in (("true", BLUE, "o-"), ("test", BLUE, "s:"), ("random", ORANGE, "o-")):
         ax.plot(place, curve[name].T, "o", color=colour, markersize=3, alpha=0.4)
         ax.plot(place, curve[name].mean(0), style, color=colour, markersize=5.5, label=CURVES[name])
-    ax.legend(loc="lower left", bbox_to_anchor=(0.0, -0.4), ncols=3, columnspacing=1.0, handlelength=1.6)
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.12, -0.34), ncols=3, columnspacing=1.0, handlelength=1.6)
     ax.set_xticks(place, [f"{tau:g}" for tau in taus])
     ax.set(ylim=(0, 104), xlabel="the mask's threshold", ylabel="accuracy in %")
     ax.set_title("what is learned")
@@ -231,5 +235,5 @@ def dumbbells(ax: Any, noise: dict[str, Any]) -> None:
     ax.tick_params(axis="y", length=0)
     ax.grid(False, axis="y")
     ax.set(xlim=(-4, 108), ylim=(-0.5, len(ROWS) - 0.3), xlabel="% of the rows")
-    ax.legend(loc="lower left", bbox_to_anchor=(0.0, -0.4), ncols=2, markerscale=0.8)
+    ax.legend(loc="lower left", bbox_to_anchor=(0.0, -0.34), ncols=2, markerscale=0.8)
     ax.set_title("a quarter of the labels redrawn")
