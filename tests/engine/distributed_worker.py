@@ -234,6 +234,9 @@ def everything(folder):
         save_file({n: t.contiguous() for n, t in case().items()}, folder / f"{i}-{rank}.safetensors")
     said = [*refusals(), f"agreed on {agree(rank + 5)}", f"anywhere {anywhere(rank == 1)} {anywhere(False)}"]
     (folder / f"said-{rank}.txt").write_text("\n".join(said))
+    torch.distributed.destroy_process_group()  # as at the exit
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (folder / f"threads-{rank}.txt").write_text("\n".join(names))
 
 
 def cut_short(how):

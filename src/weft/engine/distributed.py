@@ -89,6 +89,10 @@ def start(device: torch.device | str | None = None) -> tuple[int, int]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count())
         # Else a lost process would abort this one from a thread of NCCL's, without a word of ours.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+    # Gradients and optimizers import this at their first use. Imported after joining it holds the group beyond
+    # `_leave`, and gloo's threads run into the interpreter's end, which now and then aborts it.
+    from torch import _dynamo  # noqa: F401
+
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     _call(lambda: dist.init_process_group(backend, timeout=timedelta(seconds=_timeout())), "at the start")
     atexit.register(_leave)
