@@ -52,11 +52,11 @@ class Levels(Claim):
         "CoinRun is not at hand: its figures are told, not judged. Here the world is small and the temptation is made: "
         "a row of signs says the right action, in a script of each level's own. That form was chosen because the mask "
         "helps there; patterns over the whole sky (contrast .03 to .2), tried before with a handful of settings, "
-        "showed no gain worth the name. Weight decay's range was widened until ERM's best lay inside; with more "
-        "dropout than is searched, .5, it did worse in validation (.79 against .77, tried aside). The AND-mask must "
-        "lower the divergence on unseen levels by a tenth in the mean over seeds, with an interval above zero. Without "
-        "signs, which is nearer to CoinRun, the gain is told and decides nothing. The quick search has 16 trials for "
-        "each method: with 3 or 8 it missed good thresholds, and the verdict hung on the seeds."
+        "showed no gain worth the name. Weight decay's range was widened until ERM's best lay inside; more dropout "
+        "than is searched did worse, tried aside. The AND-mask must lower the divergence on unseen levels by a tenth "
+        "in the mean over seeds, with an interval above zero. Without signs, which is nearer to CoinRun, the gain is "
+        "told and decides nothing. The quick search has 16 trials for each method: with 3 or 8 it missed good "
+        "thresholds, and the verdict hung on the seeds."
     )
     quick = {"seeds": 4, "levels": 16, "states": 96, "width": 32, "steps": 120, "trials": 8, "cells": 2, "unseen": 300}
     full = {

@@ -117,6 +117,7 @@ RESULT = {
     "budget": {"seconds": 1.0, "trainings": 2, "steps": 30},
     "weft": "0.1.0",
     "date": "2026-11-15T12:00:00+00:00",
+    "machine": {"accelerator": "NVIDIA H200"},
     "command": "weft reproduce spirals",
 }
 
@@ -174,6 +175,7 @@ def test_the_gallery_shows_results_and_what_was_not_run(site):
     assert "✗ fails" in text
     assert "98.5 % [97, 99]" in text
     assert "0.1235" in text
+    assert "30 steps, 1 s on NVIDIA H200; weft 0.1.0" in text
     assert 'alt="Some dots"' in text
     assert (site / "_images" / "dots.svg").exists()
     others = [claim for claim in listed() if claim.name != "spirals"]

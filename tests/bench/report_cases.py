@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 VERSIONS = {"torch": "2.11.0", "numpy": "2.3.1", "scikit-learn": "1.7.0", "optuna": "4.5.0"}
-MACHINE = {"processor": "x86_64, 2 cores", "cores": 2, "python": "3.11.9"}
+MACHINE = {"processor": "x86_64, 2 cores", "cores": 2, "python": "3.11.9", "accelerator": "NVIDIA H200"}
 
 
 def study(*, name="digits with a spurious feature", seeds=8, records=60, methods=None, tasks=False, state="done"):

@@ -172,6 +172,7 @@ def test_claims_have_their_verdicts_and_pictures(folders):
     index = page.table("Every claim")
     assert [r[1].strip() for r in index[1:]] == ["fails", "not run at this scale", "holds"]
     assert "1 of 3 claims hold; 1 fails; 1 was not run at this scale." in page.words
+    assert "NVIDIA H200" in page.words
     pictures = [v for k, v in page.attributes if k == "href" and v.startswith("data:image")]
     assert len(pictures) == 3
     assert all(v.startswith("data:image/svg+xml;base64,") for v in pictures)

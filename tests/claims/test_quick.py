@@ -1,13 +1,14 @@
-"""Each claim's quick setting, and that broken methods fail their claims."""
+"""Each claim's quick setting, that broken methods fail their claims, and the results that are kept for the docs."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from weft.bench.claims import Report, claims_folder, listed, load, reproduce
+from weft.bench.claims import Report, claims_folder, last, listed, load, reproduce
 from weft.objectives import REINFORCE, LeastSquares
 from weft.strategies import EWC, Laplace
 
@@ -37,6 +38,21 @@ def test_the_quick_setting_holds(name, tmp_path):
         assert path.stat().st_size < 300_000
         assert len(picture["alt"]) > 40
         assert picture["caption"]
+
+
+@pytest.mark.parametrize("name", [claim.name for claim in listed()])
+def test_the_result_that_the_docs_show_is_the_claims(name):
+    """A claim whose setting or texts have changed since has no result any more."""
+    out = Path(__file__).parents[2] / "docs" / "results"
+    result, claim = last(name, out), load(claims_folder() / f"{name}.py")
+    assert result["scale"] == "full"
+    assert result["command"] == f"weft reproduce {name} --full"
+    assert result["setting"] == {key: str(value) for key, value in claim.full.items()}
+    assert result["seeds"] == list(range(claim.first_seed, claim.first_seed + claim.full["seeds"]))
+    for text in ("title", "statement", "reference", "tolerance"):
+        assert result[text] == getattr(claim, text), text
+    files = {path.name for path in (out / "claims" / name).iterdir()}
+    assert files == {"result.json", *(picture["file"] for picture in result["pictures"])}
 
 
 def broken(name, monkeypatch, replaced):
