@@ -64,6 +64,16 @@ lock: setup  ## requirements.lock anew
 	{ echo "# Pinned for Python 3.11 on Linux by \`make lock\`; torch brings the CUDA libraries it needs, if any."; \
 		awk '/^[a-z]/ { skip = /^(nvidia|cuda|triton)/ } !skip' $(VENV)/lock.txt; } > requirements.lock
 
+# What moves and names must not compute anything else: the same trainings by the code of BASE and by this one.
+BASE ?= HEAD
+
+.PHONY: guard
+guard: setup  ## trained parameters bit for bit as at another revision: make guard BASE=REVISION
+	rm -rf out/guard && mkdir -p out/guard && git archive $(BASE) src | tar -x -C out/guard
+	OMP_NUM_THREADS=1 PYTHONPATH=out/guard/src $(BIN)/python -W ignore tests/guard/dump.py out/guard/before.safetensors
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/guard/dump.py out/guard/after.safetensors
+	$(BIN)/python tests/guard/compare.py out/guard/before.safetensors out/guard/after.safetensors
+
 PEERS := .venv-peers
 
 .PHONY: bench
