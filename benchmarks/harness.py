@@ -124,9 +124,9 @@ def engine_of(
     objective: Any, strategy: Any, source: Any, optimizer: Any = "adam", device: Any = "cpu", **options: Any
 ) -> tuple[Any, Any]:
     """Weft's engine and its state, as a Learner makes them: for what is less than a whole `fit`."""
+    from weft.core.optimizer import as_optimizer
     from weft.engine import Engine
     from weft.engine.build import build
-    from weft.engine.optim import as_optimizer
 
     replicas = options.get("replicas")
     built = build(objective, source.spec, 0, torch.float32)

@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-from weft.core.catalogue import FAMILIES, Entry, entries
+from weft.core.catalogue import ROOMS, Entry, entries
 
 __all__ = ["setup"]
 
@@ -66,7 +66,7 @@ def described(entry: Entry) -> str:
     lines = [f"## {entry.name}", "", entry.summary, ""]
     signature = str(inspect.signature(entry.cls)).partition(" -> ")[0]
     signature = re.sub(r": [^=,()]+(?:\[[^\]]*\][^=,()]*)*(?= = |,|\))", "", signature).replace(" = ", "=")
-    lines += ["```python", f"from weft.{entry.family} import {entry.cls.__name__}", ""]
+    lines += ["```python", f"from weft.{entry.room} import {entry.cls.__name__}", ""]
     lines += [f"{entry.cls.__name__}{signature}", "```", "", body, ""]
     if "Args" in said:
         lines += ["**Arguments**", ""] + [f"- `{name}`: {text}" for name, text in arguments(said["Args"])] + [""]
@@ -80,7 +80,7 @@ def described(entry: Entry) -> str:
 
 def _facts(entry: Entry) -> list[str]:
     """What the class itself declares."""
-    if entry.family == "objectives":
+    if entry.room == "objectives":
         cls: Any = entry.cls
         plain = cls()  # one that wraps another objective tells what that one does
         offered = ", ".join(f"`{name}`" for name in sorted(plain.capabilities())) or "nothing"
@@ -90,14 +90,14 @@ def _facts(entry: Entry) -> list[str]:
             facts.append(f"It is a game of {' and '.join(f'`{player}`' for player in cls.players)}.")
         refusing = [(e.name, e.cls().refuses(cls())) for e in entries("strategies")]
         facts += [_refusals("It is refused by", refusing)]
-    elif entry.family == "strategies":
+    elif entry.room == "strategies":
         strategy = entry.cls()
         neutral = ", ".join(f"`{name}={value!r}`" for name, value in strategy.neutral.items())
         facts = [f"**It is plain ERM at** {neutral}."] if neutral else []
         refused = [(e.name, strategy.refuses(e.cls())) for e in entries("objectives")]
         facts += [_refusals("It refuses", refused)]
         facts.append(f"On the command line: `--strategy {entry.name}`.")
-    elif entry.family == "sources":
+    elif entry.room == "sources":
         kind: Any = entry.cls
         facts = ["Its batches are episodes."] if kind.episodic else []
     else:
@@ -118,7 +118,7 @@ class Catalogue(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """One section for each method."""
         self.env.note_reread()
-        family = directives.choice(self.arguments[0], FAMILIES)
+        family = directives.choice(self.arguments[0], ROOMS)
         text = "\n".join(described(entry) for entry in sorted(entries(family), key=lambda entry: entry.name))
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
@@ -130,7 +130,7 @@ class Families(SphinxDirective):
         """One section for each family."""
         self.env.note_reread()
         lines = []
-        for family in FAMILIES:
+        for family in ROOMS:
             lines += [f"## {family.capitalize()}", "", "| name | what it does |", "|---|---|"]
             for entry in sorted(entries(family), key=lambda entry: entry.name):
                 summary = entry.summary.replace("|", "\\|")

@@ -181,7 +181,7 @@ def _command(command: str) -> tuple[int, str]:
         return done.returncode, done.stdout + done.stderr
     from typer.testing import CliRunner
 
-    from weft.cli import app
+    from weft.commands.app import app
 
     result = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "100"}, prog_name="weft")
     if result.exception is not None and not isinstance(result.exception, SystemExit):

@@ -159,10 +159,10 @@ def test_the_catalogue_holds_every_method(site):
     from weft.core.catalogue import entries
 
     for entry in entries():
-        text = (site / "catalogue" / f"{entry.family}.html").read_text(encoding="utf-8")
+        text = (site / "catalogue" / f"{entry.room}.html").read_text(encoding="utf-8")
         assert f'id="{entry.name}"' in text
         overview = (site / "catalogue" / "index.html").read_text(encoding="utf-8")
-        assert f"{entry.family}.html#{entry.name}" in overview
+        assert f"{entry.room}.html#{entry.name}" in overview
 
 
 def test_the_gallery_shows_results_and_what_was_not_run(site):

@@ -60,35 +60,16 @@ True
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
 
 if TYPE_CHECKING:
-    from weft.core.strategy import weave
-    from weft.engine.optim import Optimizer
-    from weft.learner import Classifier, Learner, Regressor
-    from weft.persistence import load
+    from weft.core.optimizer import Optimizer
+    from weft.core.weave import weave
+    from weft.learner.estimator import Learner
+    from weft.learner.folder import load
+    from weft.learner.presets import Classifier, Regressor
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "Learner", "Optimizer", "Regressor", "load", "weave"]
-
-_HOMES = {
-    "Classifier": "weft.learner",
-    "Learner": "weft.learner",
-    "Regressor": "weft.learner",
-    "Optimizer": "weft.engine.optim",
-    "load": "weft.persistence",
-    "weave": "weft.core.strategy",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports on first use, so that `import weft` stays quick."""
-    if name in _HOMES:
-        import importlib
-
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

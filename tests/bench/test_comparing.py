@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import weft.bench.comparing as comparing
 from weft.bench import Study, compare
 from weft.bench.protocol import Data, Method, fit_batch, suitable
-from weft.cli import app
+from weft.commands.app import app
 from weft.data import digits_sites
 from weft.data.sites import SITES
 

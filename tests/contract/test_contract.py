@@ -9,7 +9,7 @@ import torch
 
 from weft import Learner, weave
 from weft.attacks import PGD
-from weft.core.catalogue import FAMILIES, entries
+from weft.core.catalogue import ROOMS, entries
 from weft.nets import MLP
 from weft.objectives import Classification
 from weft.sources import Arrays
@@ -28,7 +28,7 @@ def test_the_whole_catalogue_is_under_contract():
     assert missing() == {"objectives": [], "strategies": []}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ROOMS)
 def test_every_entry_is_documented(family):
     for entry in entries(family):
         assert entry.summary.endswith("."), entry
@@ -297,7 +297,7 @@ def test_a_broken_source_is_caught(broken, message):
 
 
 @pytest.mark.parametrize(
-    "entry", [e for e in entries() if e.family in ("strategies", "objectives")], ids=lambda e: e.name
+    "entry", [e for e in entries() if e.room in ("strategies", "objectives")], ids=lambda e: e.name
 )
 def test_search_spaces_are_hyperparameters_in_range(entry):
     """What a search may vary exists, and both ends of its range are valid."""
@@ -308,7 +308,7 @@ def test_search_spaces_are_hyperparameters_in_range(entry):
         for end in (limits.low, limits.high):
             having = method.having(**{name: end})
             assert having.get_params()[name] == end
-            if entry.family == "strategies":
+            if entry.room == "strategies":
                 having.validate()
-    if entry.family == "strategies" and entry.name not in ("erm", "maml"):
+    if entry.room == "strategies" and entry.name not in ("erm", "maml"):
         assert set(method.space) >= set(method.sweeps), "what may be swept at once may be searched"

@@ -30,9 +30,9 @@ def learner(folder):
 def main():
     folder, rank, port, dies = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     os.environ.update(RANK=rank, WORLD_SIZE="2", LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    import weft.persistence
+    import weft.learner.folder
 
-    weft.persistence.SECONDS = 0.0
+    weft.learner.folder.SECONDS = 0.0
     clf, net = learner(folder)
     if dies and rank == "1":
         from weft.engine.engine import Engine

@@ -177,8 +177,8 @@ def test_a_truncated_file(tmp_path):
 def test_another_version(tmp_path):
     kept(tmp_path / "run")
     path = tmp_path / "run" / "state.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 7'))
-    with pytest.raises(ValueError, match=r"format 1 .* got format 7, which another version"):
+    path.write_text(path.read_text().replace('"format": 2', '"format": 7'))
+    with pytest.raises(ValueError, match=r"format 2 .* got format 7, which another version"):
         weft.load(tmp_path / "run")
 
 
@@ -228,8 +228,8 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def fill(record):
     if record["epoch"] == 2:  # from here on no file may be longer than this: the disk is full
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-import weft.persistence
-weft.persistence.SECONDS = 0.0
+import weft.learner.folder
+weft.learner.folder.SECONDS = 0.0
 Classifier(epochs=4, random_state=0, folder=sys.argv[1], callbacks=[fill]).fit(X, Y)
 """
 

@@ -17,7 +17,7 @@ import torch
 import torch._dynamo  # torch.optim imports it when first used: here, once, before the forks
 
 import weft
-import weft.persistence
+import weft.learner.folder
 from weft import Classifier, Learner, Optimizer, weave
 from weft.data import FiniteMDP, ring
 from weft.engine import checkpoint
@@ -28,7 +28,7 @@ from weft.sources import Rollouts
 from weft.strategies import EWC, ANDMask
 
 torch.set_num_threads(1)
-weft.persistence.SECONDS = 0.0  # a checkpoint at every record, to be killed in
+weft.learner.folder.SECONDS = 0.0  # a checkpoint at every record, to be killed in
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 5))
 Y = (X[:, 0] * X[:, 1] > 0).astype(int)

@@ -263,7 +263,7 @@ def _told(learner):
                 walk(part, f"{name}/{i}")
 
     walk({k: v for k, v in state.items() if k != "seconds"}, "")
-    kept = {n: t for n, t in named.items() if "/seconds" not in n}
+    kept = {n.replace("$array", "array"): t for n, t in named.items() if "/seconds" not in n}
     return kept, str(learner.stop_reason_)
 
 

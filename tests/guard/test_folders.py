@@ -35,7 +35,7 @@ def test_a_learner_s_folder_can_be_gone_on_with(tmp_path):
 
 
 def test_a_run_of_the_command_line_still_predicts(tmp_path):
-    from weft.cli import app
+    from weft.commands.app import app
 
     out = tmp_path / "predictions.csv"
     asked = ["predict", str(HERE / "fitted"), str(HERE / "table.csv"), "--proba", "--out", str(out)]

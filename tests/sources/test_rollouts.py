@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from weft.core.optimizer import as_optimizer
 from weft.core.source import Field
 from weft.data import CartPole, FiniteMDP
 from weft.engine.build import build
 from weft.engine.engine import Engine
-from weft.engine.optim import as_optimizer
 from weft.objectives import REINFORCE
 from weft.sources import Rollouts
 from weft.strategies import ERM

@@ -9,7 +9,8 @@ from torch.func import grad
 from weft.core import random
 from weft.core.configured import Configured
 from weft.core.source import Batch
-from weft.core.strategy import Loss, Params
+from weft.core.strategy import Loss
+from weft.core.trees import Params
 
 __all__ = ["PGD"]
 

@@ -449,12 +449,18 @@ def claims_folder() -> Path:
 
 
 def listed(folder: Path | None = None) -> list[Listed]:
-    """The claims of a folder, by name; their files are read, not run."""
+    """The claims of a folder and of its families, the folders within, by name; their files are read, not run."""
     folder = claims_folder() if folder is None else Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"expected a folder of claims, got {folder}, which is not there; give --folder")
-    paths = [path for path in sorted(folder.glob("*.py")) if not path.name.startswith("_")]
-    return [_read(path) for path in paths]
+    paths: dict[str, Path] = {}
+    for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
+        if path.name.startswith("_"):
+            continue
+        if path.stem in paths:
+            raise ValueError(f"expected one claim of each name, got {paths[path.stem]} and {path}; rename one of them")
+        paths[path.stem] = path
+    return [_read(paths[name]) for name in sorted(paths)]
 
 
 def _read(path: Path) -> Listed:
@@ -567,7 +573,8 @@ def reproduce(
     seconds = time.perf_counter() - begun + report.seconds
     verdict, why = report.verdict()
     told = "" if seeds is None else f" --seeds {seeds}"
-    elsewhere = "" if path.parent.resolve() == claims_folder().resolve() else f" --folder {path.parent}"
+    own = path.resolve().is_relative_to(claims_folder().resolve())
+    elsewhere = "" if own else f" --folder {path.parent}"
     result = {
         "format": FORMAT,
         "kind": "claim",
@@ -598,7 +605,7 @@ def reproduce(
 
 def _keep(result: dict[str, Any], drawings: dict[str, str], folder: Path) -> None:
     """Writes the pictures, then the result that names them, then removes pictures of earlier runs and the parts."""
-    from weft.engine.checkpoint import write_text
+    from weft.core.files import write_text
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in drawings.items():

@@ -32,7 +32,7 @@ from weft.bench.search import Record, Trial, propose
 from weft.bench.statistics import Resampling, sentences
 from weft.bench.statistics import compare as compared
 from weft.bench.study import BUNDLED, Study
-from weft.data.files import shown
+from weft.core.configured import shown
 
 __all__ = ["Comparing", "compare", "continued"]
 
@@ -122,7 +122,7 @@ class Comparing:
         self.measure = "accuracy" if classes else "mse"
 
     def _fits(self, method: Method) -> None:
-        from weft.jobs import parse
+        from weft.core.spelling import parse
 
         way = parse(method.strategy, "strategies") if method.strategy else None
         reads = method.objective and "environment" in parse(method.objective, "objectives").fields
@@ -149,7 +149,7 @@ class Comparing:
 
     def _claim(self) -> None:
         """Makes the folder, or checks that it holds this very study; nobody else may work in it meanwhile."""
-        from weft.engine.checkpoint import write_text
+        from weft.core.files import write_text
 
         folder = self.folder
         if folder.exists() and not folder.is_dir():
@@ -185,7 +185,7 @@ class Comparing:
 
     def _agree(self) -> None:
         from weft import __version__
-        from weft.engine.checkpoint import write_text
+        from weft.core.files import write_text
 
         path = self.folder / "plan.json"
         plan = {
@@ -310,7 +310,7 @@ class Comparing:
             table = found.pop("table")
             packed = io.BytesIO()
             np.savez_compressed(packed, table=table, about=np.array(json.dumps(found)))
-            from weft.engine.checkpoint import write_bytes
+            from weft.core.files import write_bytes
 
             write_bytes(self.folder / "finals" / f"{i}.npz", packed.getvalue())
             self.done += 1
@@ -330,7 +330,7 @@ class Comparing:
             self.heard(self.done, self.total, what)
 
     def _write(self, name: str, plain: Any) -> None:
-        from weft.engine.checkpoint import write_text
+        from weft.core.files import write_text
 
         try:
             write_text(self.folder / name, json.dumps(plain, indent=1, allow_nan=False) + "\n")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.engine.checkpoint import write_text
+from weft.core.files import write_text
 
 __all__ = ["Parts", "identity"]
 

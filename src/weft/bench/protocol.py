@@ -14,12 +14,12 @@ import numpy as np
 
 from weft.bench.study import BUNDLED, Study
 from weft.core.configured import Range
-from weft.data.files import Columns, read_columns, some
-from weft.data.tables import Recipe, split
-from weft.jobs import parse
+from weft.core.spelling import parse
+from weft.tables.files import Columns, read_columns, some
+from weft.tables.recipe import Recipe, split
 
 if TYPE_CHECKING:
-    from weft.learner import Learner
+    from weft.learner.estimator import Learner
 
 __all__ = ["Data", "Method", "Part", "fit_batch", "refit", "suitable"]
 
@@ -197,7 +197,7 @@ class Method:
 
     Attributes:
         name: as it was written.
-        objective, strategy: as text that `weft.jobs.parse` reads; "" for what the target asks for, or ERM.
+        objective, strategy: as text that `weft.core.spelling.parse` reads; "" for what the target asks for, or ERM.
         space: the range of each setting that is tuned, by its name in a Learner.
     """
 
@@ -209,14 +209,13 @@ class Method:
     @classmethod
     def parse(cls, text: str, classes: bool) -> Method:
         """A method from text such as `and-mask`, `least-squares`, `mlp(dropout=0.5)/and-mask`."""
-        from weft.core.catalogue import entries, spelled
+        from weft.core.catalogue import named, spelled
 
         left, slash, right = _halves(text)
-        names = {family: {entry.name for entry in entries(family)} for family in ("objectives", "nets")}
         bare = spelled(left.partition("(")[0].strip())
-        first = slash or bare in names["objectives"] | names["nets"]
+        first = slash or bare in named("objectives") or bare in named("nets")
         objective, strategy = (left, right) if first else ("", left)
-        if bare in names["nets"]:  # the usual objective, with that net
+        if bare in named("nets"):  # the usual objective, with that net
             objective = repr(_default(classes).having(net=left))
         made = parse(objective, "objectives") if objective else _default(classes)
         way = parse(strategy, "strategies") if strategy else parse("erm", "strategies")
@@ -244,8 +243,8 @@ class Method:
 
     def learner(self, study: Study, data: Data, **settings: Any) -> Learner:
         """An untrained Learner of it."""
-        from weft.engine.optim import Optimizer
-        from weft.learner import Learner
+        from weft.core.optimizer import Optimizer
+        from weft.learner.estimator import Learner
 
         objective = parse(self.objective, "objectives") if self.objective else _default(data.classes is not None)
         strategy = parse(self.strategy, "strategies") if self.strategy else None

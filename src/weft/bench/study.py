@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.core.configured import closest
-from weft.data.files import shown
+from weft.core.configured import closest, shown
 from weft.data.sites import SITES
 
 __all__ = ["BUNDLED", "RULES", "Study"]

@@ -1,1 +1,1 @@
-"""The commands of the bench; those on single runs are in `weft.cli`."""
+"""The commands of the bench; those on single runs are in `weft.commands.app`."""

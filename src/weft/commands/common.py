@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from weft.core.values import Json
+
 __all__ = ["console", "print_json", "print_matrix", "print_risk", "print_tasks", "printable", "say", "told"]
 
 
@@ -95,7 +97,7 @@ def print_tasks(screen: Console, found: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from weft.sequence import MEASURES
+    from weft.report.tasks import MEASURES
 
     measure = found["measure"].replace("_", " ")
     over = ", of a replica alone" if len(found["replicas"]) > 1 else ""
@@ -144,16 +146,10 @@ def print_matrix(
     screen.print(table)
 
 
-def print_json(result: dict[str, Any]) -> None:
+def print_json(result: Json) -> None:
     """One line of JSON to stdout; what is not finite becomes null."""
     import json
-    import math
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(k): plain(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
+    from weft.core.values import jsonable
 
-    typer.echo(json.dumps(plain(result), allow_nan=False))
+    typer.echo(json.dumps(jsonable(result), allow_nan=False))

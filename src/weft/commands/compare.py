@@ -175,7 +175,7 @@ def _run(work: Any, *, shown: bool) -> dict[str, Any]:
 
 def _report(folder: Path) -> str | None:
     """The study's page beside it; None where it could not be made."""
-    from weft.bench.report import write
+    from weft.report.writing import write
 
     try:
         return str(write([folder], folder / "report.html")["report"])
@@ -277,7 +277,7 @@ def _print_kept(screen: Any, results: dict[str, Any], measure: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from weft.sequence import MEASURES
+    from weft.report.tasks import MEASURES
 
     rows = [row for row in results["methods"] if row.get("matrix")]
     if not rows:

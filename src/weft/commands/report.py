@@ -38,7 +38,7 @@ def report(
         if serve:
             _serve(paths, out, port, show=show, json=json)
             return
-        from weft.bench.report import write
+        from weft.report.writing import write
 
         result = write(paths, out)
         if show:
@@ -50,7 +50,7 @@ def report(
 
 
 def _serve(paths: list[Path], out: Path | None, port: int, *, show: bool, json: bool) -> None:
-    from weft.bench.serve import Server
+    from weft.report.serve import Server
 
     if len(paths) != 1 or out is not None:
         given = f"{len(paths)} folders" if len(paths) != 1 else "--out"

@@ -7,7 +7,8 @@ Read in this order: `objective`, `strategy`, `source`, `state`, `random`, then `
 from weft.core.objective import Objective, Output, capability, reduce
 from weft.core.source import Batch, Field, Source, Spec
 from weft.core.state import State
-from weft.core.strategy import Local, Strategy, weave
+from weft.core.strategy import Local, Strategy
+from weft.core.weave import weave
 
 __all__ = [
     "Batch",

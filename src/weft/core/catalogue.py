@@ -1,12 +1,11 @@
-"""The catalogue: every objective, strategy and source by name, as `weft list` shows them.
+"""The catalogue: every objective, strategy, source, net and attack by name, as `weft list` shows them.
 
-A method registers itself by standing in its family's `__all__`; its entry (summary and reference) is
-read off its docstring, so the two cannot drift apart.
+A method registers itself by standing among the names of its room; its entry (family, summary, reference) is read off
+its file's place and its docstring, so that they cannot drift apart.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -15,16 +14,24 @@ from typing import Any
 
 from weft.core.configured import closest
 
-__all__ = ["FAMILIES", "Entry", "called", "entries", "find", "spelled"]
+__all__ = ["ROOMS", "Entry", "class_of", "entries", "find", "named", "spelled"]
 
-FAMILIES = ("objectives", "strategies", "sources", "nets")
-FORM = "a name, or name(setting=value, ...) with numbers, text or tuples as values"
+ROOMS = ("objectives", "strategies", "sources", "nets", "attacks")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One method: its family, class, one-line summary and reference."""
+    """One method.
 
+    Attributes:
+        room: `objectives`, `strategies`, ...
+        family: the folder of its file within the room (`invariance`, `games`), or "" where it has none.
+        name: as it is spelled on the command line.
+        cls: its class.
+        summary, reference: from its docstring.
+    """
+
+    room: str
     family: str
     name: str
     cls: type
@@ -41,51 +48,48 @@ def spelled(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z].)|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
 
 
-def called(text: str) -> tuple[str, dict[str, ast.expr]]:
-    """A name and the settings in brackets after it, read but not evaluated.
-
-    >>> name, settings = called("and-mask(threshold=0.8)")
-    >>> name, ast.literal_eval(settings["threshold"])
-    ('and-mask', 0.8)
-    """
-    found = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL) if len(text) <= 2000 else None
-    try:
-        call: Any = ast.parse(f"_({found.group(2) or ''})", mode="eval").body if found else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        call = None
-    plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-    if found is None or not plain or not all(keyword.arg for keyword in call.keywords):
-        raise ValueError(f"expected {FORM}, got {text if len(text) <= 60 else f'{text[:60]}...'!r}")
-    return found.group(1), {keyword.arg: keyword.value for keyword in call.keywords}
+def named(room: str) -> dict[str, str]:
+    """The classes of a room by their spelling; none of them is imported for that."""
+    if room not in ROOMS:
+        raise closest(room, ROOMS, "a room of the catalogue")
+    listed = importlib.import_module(f"weft.{room}").__all__
+    return {spelled(name): name for name in listed if name[0].isupper()}
 
 
-def entries(family: str | None = None) -> list[Entry]:
-    """The catalogue, or one family of it."""
-    if family is not None and family not in FAMILIES:
-        raise closest(family, FAMILIES, "a family")
-    found = []
-    for part in FAMILIES if family is None else (family,):
-        module = importlib.import_module(f"weft.{part}")
-        for name in module.__all__:
-            cls = getattr(module, name)
-            if not inspect.isclass(cls):
-                continue
+def entries(room: str | None = None) -> list[Entry]:
+    """The catalogue, or one room of it."""
+    listed = []
+    for part in ROOMS if room is None else (room,):
+        for spelling, name in named(part).items():
+            cls = getattr(importlib.import_module(f"weft.{part}"), name)
             text = inspect.getdoc(cls) or ""
             reference = re.search(r"^References?:\n\s+(.+?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-            found.append(
+            place = cls.__module__.split(".")
+            listed.append(
                 Entry(
-                    family=part,
-                    name=spelled(name),
+                    room=part,
+                    family=place[2] if len(place) > 3 else "",
+                    name=spelling,
                     cls=cls,
                     summary=text.partition("\n")[0],
                     reference=" ".join(reference.group(1).split()) if reference else "",
                 )
             )
-    return found
+    return listed
 
 
-def find(family: str, name: str, **settings: Any) -> Any:
-    """An instance by name, `and-mask` or `ANDMask`.
+def class_of(room: str, name: str) -> type:
+    """A class by name, `and-mask` or `ANDMask`; its file alone is imported."""
+    known = named(room)
+    spelling = name if name in known else spelled(name)
+    if spelling not in known:
+        raise closest(name, known, f"one of {room}")
+    cls: type = getattr(importlib.import_module(f"weft.{room}"), known[spelling])
+    return cls
+
+
+def find(room: str, name: str, **settings: Any) -> Any:
+    """An instance by name.
 
     >>> find("strategies", "and-mask", threshold=0.5)
     ANDMask(threshold=0.5)
@@ -95,8 +99,4 @@ def find(family: str, name: str, **settings: Any) -> Any:
     ValueError: expected one of strategies among adversarial-training, agem, ..., got 'and-musk'; did you mean \
 'and-mask'?
     """
-    known = {entry.name: entry.cls for entry in entries(family)}
-    spelling = name if name in known else spelled(name)
-    if spelling not in known:
-        raise closest(name, known, f"one of {family}")
-    return known[spelling](**settings)
+    return class_of(room, name)(**settings)

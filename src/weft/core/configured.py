@@ -9,7 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-__all__ = ["Configured", "Range", "closest"]
+__all__ = ["Configured", "Range", "closest", "shown"]
+
+
+def shown(name: Any, limit: int = 60) -> str:
+    """A name for a message: quoted, on one line, without control characters, not too long.
+
+    >>> shown("a\\nb"), shown("x" * 100, limit=5)
+    ("'a\\\\nb'", "'xxxxx...'")
+    """
+    text = str(name)
+    return repr(text if len(text) <= limit else f"{text[:limit]}...")
 
 
 def closest(name: str, known: Iterable[str], what: str) -> ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.core.trees import tree_map
+
 if TYPE_CHECKING:
     from weft.core.state import State
 
-__all__ = ["Batch", "Field", "Source", "Spec", "flatten_groups", "number_rows", "rows_of", "tree_map", "tree_stack"]
+__all__ = ["Batch", "Field", "Source", "Spec", "flatten_groups", "number_rows", "rows_of"]
 
 Batch = dict[str, Any]
 """Tensors by name (`x`, `y`, `environment`, `weight`, `observation`, ...), rows on the leading axis;
@@ -67,20 +69,6 @@ class Source:
         batch = next(self.batches(state))
         axis = 0 if state.replicas is None else 1
         yield tree_map(lambda t: t.flatten(axis, axis + 1), batch) if self.grouped else batch
-
-
-def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """Applies a function to every tensor of nested dictionaries."""
-    if isinstance(tree, dict):
-        return {name: tree_map(function, value) for name, value in tree.items()}
-    return function(tree)
-
-
-def tree_stack(trees: list[Any]) -> Any:
-    """Stacks equal nested dictionaries of tensors on a new leading axis."""
-    if isinstance(trees[0], dict):
-        return {name: tree_stack([tree[name] for tree in trees]) for name in trees[0]}
-    return torch.stack(trees)
 
 
 def rows_of(batch: Batch, axis: int = 0) -> int:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of
-from weft.core.source import tree_map
-from weft.core.strategy import Params, StrategyState
+from weft.core.strategy import StrategyState
+from weft.core.trees import Params, tree_map
 
 __all__ = ["State"]
 

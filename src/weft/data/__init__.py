@@ -1,38 +1,22 @@
-"""Bundled and generated data, and loaders."""
+"""Bundled and generated data, loaders, and worlds to act in."""
 
-from weft.data.cartpole import CartPole
-from weft.data.coloured import coloured_mnist
-from weft.data.files import read_columns
-from weft.data.finite import FiniteMDP
-from weft.data.gaussians import mode_coverage, ring
-from weft.data.images import cifar10, fashion_mnist, mnist
-from weft.data.labels import random_labels
-from weft.data.platform import Platform, platform_clones
-from weft.data.sinusoids import sinusoids
-from weft.data.sites import digits_sites
-from weft.data.spirals import spirals, spirals_test
-from weft.data.tables import Recipe
-from weft.data.tasks import permuted_mnist, rotated_mnist, split_mnist
+from __future__ import annotations
 
-__all__ = [
-    "CartPole",
-    "FiniteMDP",
-    "Platform",
-    "Recipe",
-    "cifar10",
-    "coloured_mnist",
-    "digits_sites",
-    "fashion_mnist",
-    "mnist",
-    "mode_coverage",
-    "permuted_mnist",
-    "platform_clones",
-    "random_labels",
-    "read_columns",
-    "ring",
-    "rotated_mnist",
-    "sinusoids",
-    "spirals",
-    "spirals_test",
-    "split_mnist",
-]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.data.cartpole import CartPole
+    from weft.data.coloured import coloured_mnist
+    from weft.data.finite import FiniteMDP
+    from weft.data.gaussians import mode_coverage, ring
+    from weft.data.images import cifar10, fashion_mnist, mnist
+    from weft.data.labels import random_labels
+    from weft.data.platform import Platform, platform_clones
+    from weft.data.sinusoids import sinusoids
+    from weft.data.sites import digits_sites
+    from weft.data.spirals import spirals, spirals_test
+    from weft.data.tasks import permuted_mnist, rotated_mnist, split_mnist
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

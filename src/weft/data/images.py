@@ -241,7 +241,7 @@ def _download(name: str, cache: Path) -> str:
 
 
 def _keep(path: Path, x: Array, y: Array) -> None:
-    from weft.engine.checkpoint import write_bytes
+    from weft.core.files import write_bytes
 
     path.parent.mkdir(parents=True, exist_ok=True)
     held = io.BytesIO()

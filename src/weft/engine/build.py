@@ -13,7 +13,7 @@ from torch import nn
 from weft.core.objective import Objective
 from weft.core.random import fold, integer, key_of
 from weft.core.source import Spec
-from weft.core.strategy import Params
+from weft.core.trees import Params
 from weft.engine.ambient import refuse_hidden_randomness
 
 __all__ = ["build", "initialize", "refuse_alike", "seeded"]

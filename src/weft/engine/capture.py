@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.core.source import Batch, tree_map
+from weft.core.source import Batch
 from weft.core.state import State
+from weft.core.trees import tree_map
 from weft.engine.distributed import world
 from weft.engine.engine import Engine
 

@@ -10,93 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-__all__ = ["FORMAT", "read", "write", "write_bytes", "write_text"]
+from weft.core.files import write_bytes
+from weft.core.values import pack, unpack
 
-FORMAT = 1
+__all__ = ["FORMAT", "read", "write"]
 
-
-def point(name: str) -> None:
-    """A named moment of a write; the fault tests put a crash here."""
-
-
-def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """A tree as JSON, its tensors put aside under numbers."""
-    if isinstance(value, Tensor):
-        name = str(len(tensors))
-        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
-        return {"$tensor": name}
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": repr(value)}
-    if isinstance(value, tuple):
-        return {"$tuple": [_pack(v, tensors) for v in value]}
-    if isinstance(value, list):
-        return [_pack(v, tensors) for v in value]
-    if isinstance(value, dict):
-        if all(isinstance(k, str) and not k.startswith("$") for k in value):
-            return {k: _pack(v, tensors) for k, v in value.items()}
-        return {"$pairs": [[_pack(k, tensors), _pack(v, tensors)] for k, v in value.items()]}
-    raise TypeError(f"expected tensors, numbers, text, lists and dictionaries in a state, got {type(value).__name__}")
-
-
-def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_unpack(v, tensors) for v in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1:
-        ((kind, inner),) = value.items()
-        if kind == "$tensor":
-            return tensors[inner]
-        if kind == "$float":
-            return float(inner)
-        if kind == "$tuple":
-            return tuple(_unpack(v, tensors) for v in inner)
-        if kind == "$pairs":
-            return {_unpack(k, tensors): _unpack(v, tensors) for k, v in inner}
-    return {k: _unpack(v, tensors) for k, v in value.items()}
-
-
-def _sync(folder: Path) -> None:
-    """Makes a rename durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """The whole file or none of it: written aside, synced, renamed."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "wb") as file:
-            half = len(data) // 2
-            file.write(data[:half])
-            point(f"during {path.suffix}")
-            file.write(data[half:])
-            file.flush()
-            os.fsync(file.fileno())
-        point(f"before rename {path.suffix}")
-        os.replace(aside, path)
-        _sync(path.parent)
-        point(f"after rename {path.suffix}")
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a text file atomically."""
-    write_bytes(path, text.encode())
+FORMAT = 2
+_READ = (1, FORMAT)  # of format 1, arrays have no mark of their own: see `weft.learner.folder`
 
 
 def write(folder: Path, tree: dict[str, Any]) -> None:
@@ -104,7 +29,7 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
     from safetensors.torch import save
 
     tensors: dict[str, Tensor] = {}
-    plain = _pack(tree, tensors)
+    plain = pack(tree, tensors)
     previous = _header(folder)
     number = 0 if previous is None else int(previous["number"]) + 1
     data = save(tensors)
@@ -138,7 +63,7 @@ def _header(folder: Path) -> dict[str, Any] | None:
         ) from error
     if not isinstance(header, dict) or not {"format", "number", "tensors", "tree"} <= header.keys():
         raise ValueError(f"expected weft's checkpoint in {path}, got another kind of file; is this the right folder?")
-    if header["format"] != FORMAT:
+    if header["format"] not in _READ:
         raise ValueError(
             f"expected a checkpoint of format {FORMAT} in {path}, got format {header['format']}, which another version "
             "of weft wrote; read it with that version"
@@ -172,7 +97,7 @@ def read(folder: Path) -> dict[str, Any]:
         tensors = load(data)
     except SafetensorError as error:
         raise ValueError(f"expected safetensors in {path}, got something else ({error})") from error
-    tree = _unpack(header["tree"], tensors)
+    tree = unpack(header["tree"], tensors)
     if not isinstance(tree, dict):
         raise ValueError(f"expected a dictionary in {folder / 'state.json'}, got {type(tree).__name__}")
     return tree

@@ -27,7 +27,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.core.objective import Objective
-from weft.core.source import Batch, rows_of, tree_map
+from weft.core.source import Batch, rows_of
+from weft.core.trees import tree_map
 
 __all__ = [
     "Lost",

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.objective import Objective
+from weft.core.optimizer import Optimizer
 from weft.core.random import fold, key_of, keyed
-from weft.core.source import Batch, Source, flatten_groups, number_rows, rows_of, tree_map, tree_stack
+from weft.core.source import Batch, Source, flatten_groups, number_rows, rows_of
 from weft.core.state import State
-from weft.core.strategy import Local, Params, Strategy
+from weft.core.strategy import Local, Strategy
+from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine.ambient import serving
 from weft.engine.build import initialize, refuse_alike
-from weft.engine.curvature import factors, products
 from weft.engine.distributed import refuse_coupled, refuse_different, share, total, world
-from weft.engine.gradients import Gradient, base_loss
+from weft.engine.gradients.curvature import factors, products
+from weft.engine.gradients.gradient import Gradient, base_loss
+from weft.engine.gradients.squares import Passes, squares
 from weft.engine.holding import holding
-from weft.engine.optim import Optimizer, as_schedule, is_torch_scheduler
-from weft.engine.squares import Passes, squares
+from weft.engine.schedule import as_schedule, is_torch_scheduler
 from weft.engine.vectorize import vectorized
 
 __all__ = ["Diverged", "Engine"]

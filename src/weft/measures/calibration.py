@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.func import jacrev
 
-from weft.core.strategy import Params
+from weft.core.trees import Params
 
 __all__ = ["Posterior", "coverage", "expected_calibration_error", "posterior"]
 

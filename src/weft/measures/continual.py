@@ -14,7 +14,7 @@ from sklearn.metrics import r2_score
 
 from weft.core.random import fold, key_of
 from weft.core.source import Batch, rows_of
-from weft.core.strategy import Params
+from weft.core.trees import Params
 from weft.measures.fitted import Fitted
 from weft.measures.risk import environment_risk
 
@@ -250,7 +250,7 @@ def accuracy_matrix(
         >>> found.values[0].round(1).tolist(), bool(found.forgetting() > 0.5)
         ([1.0, 0.0], True)
     """
-    from weft.reading import plain, take, unpack
+    from weft.learner.reading import plain, take, unpack
 
     X, y = unpack(X, y)
     labels = _labels(task, len(X), "X")
@@ -299,7 +299,7 @@ def _bare(name: Any) -> Any:
 
 
 def _labels(task: Any, rows: int, what: str) -> Array:
-    from weft.reading import plain
+    from weft.learner.reading import plain
 
     labels = plain(task) if task is not None else np.array(None)
     if labels.shape != (rows,):
@@ -363,7 +363,7 @@ def task_scores(
         >>> task_scores(sign, X, [0, 0, 1, 0], task=["May", "May", "June", "June"], names=["May", "June"]).tolist()
         [1.0, 0.5]
     """
-    from weft.reading import plain, take
+    from weft.learner.reading import plain, take
 
     labels = _labels(task, len(X), "X")
     wanted = np.unique(labels).tolist() if names is None else list(names)
@@ -420,8 +420,8 @@ def fisher(learner: Any, X: Any, y: Any = None, *, kind: str = "true") -> Params
         >>> {name: f.flatten().tolist() for name, f in fisher(line, X, y).items()}
         {'net.1.weight': [5.0], 'net.1.bias': [1.0]}
     """
-    from weft.engine.squares import Passes, squares
-    from weft.strategies.laplace import Laplace
+    from weft.engine.gradients.squares import Passes, squares
+    from weft.strategies.continual.laplace import Laplace
 
     way = Laplace(fisher=kind)
     way.validate()

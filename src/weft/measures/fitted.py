@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.core.random import fold, key_of
 from weft.core.source import Batch, number_rows
-from weft.core.strategy import Params
+from weft.core.trees import Params
 
 __all__ = ["Fitted"]
 
@@ -38,7 +38,7 @@ class Fitted:
     @classmethod
     def of(cls, learner: Any, X: Any, y: Any, environment: Any = None) -> Fitted:
         """Reads the rows as `fit` does, in double precision; without `environment` they are one."""
-        from weft.reading import read
+        from weft.learner.reading import read
 
         check_is_fitted(learner)
         if learner._objective().players:
@@ -70,7 +70,7 @@ class Fitted:
 
     def losses(self, params: Params, **fields: Tensor) -> Tensor:
         """One loss per row, in evaluation mode, at any parameters (and with any of the batch's fields replaced)."""
-        from weft.engine.gradients import base_loss
+        from weft.engine.gradients.gradient import base_loss
 
         engine, state = self.learner._runs[0]
         wide = self.shares.dtype

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.core.strategy import Params
+from weft.core.trees import Params
 from weft.measures.fitted import Fitted
 
 __all__ = ["Agreement", "Signal", "environment_gradients", "feature_signal", "sign_agreement"]

@@ -77,7 +77,7 @@ def environment_risk(
         >>> risk.worst_environment, bool(risk.worst < 0.1), bool(risk.values[0] > 0.9)
         (2, True, True)
     """
-    from weft.reading import environments, read
+    from weft.learner.reading import environments, read
 
     check_is_fitted(learner)
     if environment is None:

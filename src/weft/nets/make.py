@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.core.catalogue import called, entries, spelled
+from weft.core.catalogue import class_of, named, spelled
 from weft.core.configured import closest
 from weft.core.source import Field
+from weft.core.spelling import called
 
 __all__ = ["make_net"]
 
@@ -64,10 +65,9 @@ def make_net(
 def _named(text: str, what: str, hidden: Sequence[int]) -> Callable[[int, int], nn.Module]:
     """A net of the catalogue by name, with its settings."""
     name, nodes = called(text)
-    known = {entry.name: entry.cls for entry in entries("nets")}
-    if spelled(name) not in known:
-        raise closest(name, known, f"a {what}'s name")
-    make = known[spelled(name)]
+    if spelled(name) not in named("nets"):
+        raise closest(name, named("nets"), f"a {what}'s name")
+    make = class_of("nets", name)
     taken = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     settings: dict[str, Any] = {"hidden": hidden} if "hidden" in taken else {}
     for setting, node in nodes.items():

@@ -1,9 +1,16 @@
-"""What is learned: one file per method or closest kin."""
+"""What is learned: a folder for each family, one file per method or closest kin, every name here."""
 
-from weft.objectives.dann import DANN
-from weft.objectives.gan import GAN
-from weft.objectives.least_squares import LeastSquares
-from weft.objectives.reinforce import REINFORCE
-from weft.objectives.supervised import Classification, Regression
+from __future__ import annotations
 
-__all__ = ["DANN", "GAN", "REINFORCE", "Classification", "LeastSquares", "Regression"]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.objectives.control.reinforce import REINFORCE
+    from weft.objectives.games.dann import DANN
+    from weft.objectives.games.gan import GAN
+    from weft.objectives.supervised.labelled import Classification, Regression
+    from weft.objectives.supervised.least_squares import LeastSquares
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

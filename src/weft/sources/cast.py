@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weft.core.source import Batch, Source, tree_map
+from weft.core.source import Batch, Source
 from weft.core.state import State
+from weft.core.trees import tree_map
 
 __all__ = ["Cast"]
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from weft.core.random import bits, fold, key_of
-from weft.core.source import Batch, Field, Source, tree_map
+from weft.core.source import Batch, Field, Source
 from weft.core.state import State
+from weft.core.trees import tree_map
 
 __all__ = ["Episodes"]
 

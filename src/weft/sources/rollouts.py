@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from weft.core.random import fold
-from weft.core.source import Batch, Field, Source, tree_map, tree_stack
+from weft.core.source import Batch, Field, Source
 from weft.core.state import State
+from weft.core.trees import tree_map, tree_stack
 
 __all__ = ["Environment", "Rollouts"]
 

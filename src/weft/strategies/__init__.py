@@ -1,54 +1,35 @@
-"""How a loss becomes an update: one file per method."""
+"""How a loss becomes an update: a folder for each family, one file per method, every name here."""
 
-from weft.strategies.adversarial import AdversarialTraining
-from weft.strategies.agem import AGEM
-from weft.strategies.anchor import L2Anchor
-from weft.strategies.and_mask import ANDMask
-from weft.strategies.coral import CORAL
-from weft.strategies.erm import ERM
-from weft.strategies.ewc import EWC
-from weft.strategies.fishr import Fishr
-from weft.strategies.generative import GenerativeReplay
-from weft.strategies.geometric_mean import GeometricMean
-from weft.strategies.group_dro import GroupDRO
-from weft.strategies.irm import IRM
-from weft.strategies.laplace import Laplace
-from weft.strategies.lwf import LwF
-from weft.strategies.maml import MAML
-from weft.strategies.mas import MAS
-from weft.strategies.mmd import MMD
-from weft.strategies.pcgrad import PCGrad
-from weft.strategies.penalty import L1, L2
-from weft.strategies.replay import Replay
-from weft.strategies.sand_mask import SANDMask
-from weft.strategies.synaptic import SynapticIntelligence
-from weft.strategies.temporal import TemporalANDMask
-from weft.strategies.vrex import VREx
+from __future__ import annotations
 
-__all__ = [
-    "AGEM",
-    "CORAL",
-    "ERM",
-    "EWC",
-    "IRM",
-    "L1",
-    "L2",
-    "MAML",
-    "MAS",
-    "MMD",
-    "ANDMask",
-    "AdversarialTraining",
-    "Fishr",
-    "GenerativeReplay",
-    "GeometricMean",
-    "GroupDRO",
-    "L2Anchor",
-    "Laplace",
-    "LwF",
-    "PCGrad",
-    "Replay",
-    "SANDMask",
-    "SynapticIntelligence",
-    "TemporalANDMask",
-    "VREx",
-]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.strategies.continual.agem import AGEM
+    from weft.strategies.continual.anchor import L2Anchor
+    from weft.strategies.continual.ewc import EWC
+    from weft.strategies.continual.generative import GenerativeReplay
+    from weft.strategies.continual.laplace import Laplace
+    from weft.strategies.continual.lwf import LwF
+    from weft.strategies.continual.mas import MAS
+    from weft.strategies.continual.replay import Replay
+    from weft.strategies.continual.synaptic import SynapticIntelligence
+    from weft.strategies.erm import ERM
+    from weft.strategies.invariance.and_mask import ANDMask
+    from weft.strategies.invariance.coral import CORAL
+    from weft.strategies.invariance.fishr import Fishr
+    from weft.strategies.invariance.geometric_mean import GeometricMean
+    from weft.strategies.invariance.group_dro import GroupDRO
+    from weft.strategies.invariance.irm import IRM
+    from weft.strategies.invariance.mmd import MMD
+    from weft.strategies.invariance.pcgrad import PCGrad
+    from weft.strategies.invariance.sand_mask import SANDMask
+    from weft.strategies.invariance.temporal import TemporalANDMask
+    from weft.strategies.invariance.vrex import VREx
+    from weft.strategies.meta.maml import MAML
+    from weft.strategies.regularization.penalty import L1, L2
+    from weft.strategies.robust.adversarial import AdversarialTraining
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from weft.core.objective import Objective, Output, reduce
+from weft.core.optimizer import Optimizer
 from weft.core.random import key_of
-from weft.core.source import Batch, Source, number_rows, rows_of, tree_map
-from weft.core.strategy import Params, Strategy
+from weft.core.source import Batch, Source, number_rows, rows_of
+from weft.core.strategy import Strategy
+from weft.core.trees import Params, tree_map
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
-from weft.engine.gradients import base_loss
+from weft.engine.gradients.gradient import base_loss
 from weft.engine.loop import Plan, begin, train
-from weft.engine.optim import Optimizer
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
 from weft.strategies import ERM

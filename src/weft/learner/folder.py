@@ -1,0 +1,299 @@
+"""A run's folder: what a Learner is, what it has learned, and how far it has come.
+
+    config.json                what was asked for: the Learner's parameters, by the catalogue's names
+    metrics.jsonl              one line per record of `history_`
+    state.json, state-N.safetensors   the checkpoint, see `weft.engine.checkpoint`
+
+Nothing in these files is code, and no class is imported because a file names it: what is not in weft's
+catalogue (a user's `nn.Module`, a function) is noted as *given* and must be given again to `load`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import weft
+from weft.core.files import write_text
+from weft.core.source import Field, Spec
+from weft.core.state import State
+from weft.core.trees import tree_map
+from weft.core.values import Given, Missing, describe, jsonable, rebuild
+from weft.engine import checkpoint
+from weft.engine.distributed import world
+from weft.engine.engine import Engine
+from weft.engine.loop import History
+from weft.learner.runs import Run, assemble, records
+
+if TYPE_CHECKING:
+    from weft.learner.estimator import Learner
+
+__all__ = ["Folder", "load", "save"]
+
+_STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
+SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
+_FITTED = ("classes_", "n_features_in_", "feature_names_in_", "seeds_", "_replica_settings", "_shapes", "_phase")
+
+
+# --- what was asked for -------------------------------------------------------------------------------
+
+
+def _config(learner: Learner) -> dict[str, Any]:
+    params = {n: v for n, v in learner.get_params(deep=False).items() if n not in ("callbacks", "folder", "verbose")}
+    if not isinstance(learner.random_state, int):
+        params["random_state"] = learner.seeds_[0]  # what chance or a generator has chosen
+    if not (params["validation"] is None or isinstance(params["validation"], float)):
+        params["validation"] = Given(params["validation"])  # data is not configuration
+    return {
+        "weft": weft.__version__,
+        "format": checkpoint.FORMAT,
+        "learner": type(learner).__name__,
+        "params": {name: describe(value) for name, value in params.items()},
+    }
+
+
+# --- what was learned ---------------------------------------------------------------------------------
+
+
+def _tree(learner: Learner) -> dict[str, Any]:
+    runs = []
+    for engine, state in learner._runs:
+        kept = {name: getattr(state, name) for name in _STATE}
+        kept["optimizers"] = {player: optimizer.state_dict() for player, optimizer in state.optimizers.items()}
+        kept["schedulers"] = {player: s.state_dict() for player, s in engine.schedulers.items()}
+        runs.append(kept)
+    engine = learner._runs[0][0]
+    return {
+        "runs": runs,
+        "stacked": engine.replicas is not None,
+        "kind": {"grouped": engine.grouped, "episodic": engine.episodic},
+        "spec": {n: [list(f.shape), str(f.dtype), f.classes] for n, f in learner._spec.items()},
+        "fitted": {name: getattr(learner, name) for name in _FITTED if hasattr(learner, name)},
+        "history": list(learner.history_),
+    }
+
+
+def _arrays(value: Any) -> Any:
+    """Arrays as format 1 wrote them, which marked them by a name that a parameter could have had."""
+    if isinstance(value, dict):
+        if value.keys() == {"array"}:
+            return value["array"].numpy()
+        if value.keys() == {"labels"}:
+            return np.array(value["labels"], dtype=object)
+        return {name: _arrays(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_arrays(part) for part in value)
+    return value
+
+
+def _spec(kept: dict[str, Any]) -> Spec:
+    names = {str(t): t for t in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)}
+    names.update({str(t): t for t in (torch.uint8, torch.int16, torch.float16)})
+    return {n: Field(tuple(shape), names[dtype], classes) for n, (shape, dtype, classes) in kept.items()}
+
+
+def _restore(engine: Engine, kept: dict[str, Any], device: torch.device) -> State:
+    def moved(value: Any) -> Any:
+        return tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, value)
+
+    fields = {name: moved(kept[name]) for name in _STATE if name != "tally"}
+    tally = {n: moved(v) if not isinstance(v, tuple) else tuple(map(moved, v)) for n, v in kept["tally"].items()}
+    state = State(objective=engine.objective, replicas=engine.replicas, tally=tally, **fields)
+    engine.prepare(state)
+    for player, optimizer in state.optimizers.items():
+        optimizer.load_state_dict(kept["optimizers"][player])
+    for player, scheduler in engine.schedulers.items():
+        scheduler.load_state_dict(kept["schedulers"][player])
+    return state
+
+
+# --- the folder ---------------------------------------------------------------------------------------
+
+
+class Folder:
+    """Keeps a training in a folder while it goes on; without a path, it keeps nothing.
+
+    Args:
+        path: a folder that does not exist, is empty, or is this very run's; None for none.
+    """
+
+    def __init__(self, path: str | Path | None) -> None:
+        self.path = None if path is None else Path(path)
+        self.step: int | None = None
+        self.kept = -math.inf
+
+    def claim(self) -> None:
+        """Makes the folder for a new run; what is there already is never overwritten."""
+        if self.path is None or world()[0] > 0:
+            return
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"expected a folder for the run, got the file {self.path}; choose another name")
+        names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
+        # What a run leaves that was killed before its first checkpoint is nothing to lose.
+        begun = [n for n in names if n in ("recipe.json", "config.json") or (n.startswith(".") and n.endswith(".tmp"))]
+        if "state.json" not in names:
+            begun += [n for n in names if n.startswith("state-") and n.endswith(".safetensors")]
+        foreign = [n for n in names if n not in begun]
+        if foreign:
+            what = "a run of weft" if "state.json" in names else f"{foreign[0]!r} and perhaps more"
+            raise ValueError(
+                f"expected an empty or new folder for the run, got {self.path} with {what} in it; choose another, "
+                "remove it, or go on with it: weft.load(folder).resume(...)"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name in begun:
+                if name != "recipe.json":
+                    (self.path / name).unlink()
+        except OSError as error:
+            raise OSError(f"expected a folder that can be written, got {self.path}: {error.strerror}") from error
+
+    def keep(self, learner: Learner, *, must: bool = True) -> None:
+        """Writes the checkpoint; a failure leaves the last one as it was. Of several processes the first writes.
+
+        Unless it `must`, it writes only if the last time was some while ago.
+        """
+        if self.path is None or world()[0] > 0 or (not must and time.monotonic() - self.kept < SECONDS):
+            return
+        try:
+            config = self.path / "config.json"
+            if not config.exists():
+                write_text(config, json.dumps(_config(learner), indent=1))
+            checkpoint.write(self.path, _tree(learner))
+            lines = [json.dumps(jsonable(record)) for record in [*learner.history_, *records(learner._phase)]]
+            write_text(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+            self.step = max(state.step for _, state in learner._runs)
+            self.kept = time.monotonic()
+        except OSError as error:
+            raise OSError(
+                f"expected to keep the run in {self.path}, got: {error.strerror or error}; the last checkpoint there "
+                "is whole, mend that and go on with weft.load(folder).resume(...)"
+            ) from error
+
+    def told(self) -> str:
+        """Where the last good state is, for an error's message."""
+        return "" if self.step is None else f"; the last good checkpoint is of step {self.step}, in {self.path}"
+
+    @contextmanager
+    def interruptible(self) -> Iterator[Callable[[], bool]]:
+        """Within it Ctrl-C asks to stop after the step at hand, so that the state can be kept; twice, at once."""
+        if self.path is None or threading.current_thread() is not threading.main_thread():
+            yield lambda: False
+            return
+        asked: list[int] = []
+
+        def note(number: int, frame: Any) -> None:
+            if asked:
+                raise KeyboardInterrupt
+            asked.append(number)
+
+        before = signal.signal(signal.SIGINT, note)
+        try:
+            yield lambda: bool(asked)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def save(learner: Learner, path: str | Path, *, force: bool = False) -> None:
+    """Writes a fitted Learner to a folder."""
+    folder, config = Folder(path), Path(path) / "config.json"
+    if force and config.exists():
+        config.unlink()
+    else:
+        folder.claim()
+    folder.keep(learner)
+
+
+def load(path: str | Path, **given: Any) -> Learner:
+    """A Learner from its folder, as it was when it was kept.
+
+    Args:
+        path: the run's folder.
+        given: what weft cannot rebuild by name, by the name of its parameter: `module` (a user's net,
+            whatever its parameter is called), `generator`, `schedule`, `validation`, ...
+
+    Example:
+        >>> import tempfile
+        >>> from sklearn.datasets import load_iris
+        >>> from weft import Classifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Classifier(epochs=2, random_state=0).fit(X, y).save(folder)
+        ...     load(folder).predict(X[:2]).shape
+        (2,)
+    """
+    from weft.learner.estimator import Learner
+    from weft.learner.presets import Classifier, Regressor
+
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"expected a run's folder, got {folder}, which is not there")
+    if not (folder / "config.json").exists():
+        raise FileNotFoundError(f"expected a run of weft in {folder}, got no config.json there; the right folder?")
+    tree = checkpoint.read(folder)
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        classes = {"Learner": Learner, "Classifier": Classifier, "Regressor": Regressor}
+        cls = classes[config["learner"]]
+        params = config["params"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"expected weft's configuration in {folder / 'config.json'}, got {error!r}") from error
+    missing: list[Missing] = []
+    asked = {name: rebuild(value, given, name, missing) for name, value in params.items()}
+    aside = ("schedule", "validation", "device", "random_state")  # needed to go on, not to answer
+    needed = [m for m in missing if m.name not in aside]
+    if needed:
+        raise ValueError(
+            f"expected {', '.join(map(repr, needed))} again, which weft cannot rebuild by name, got none; "
+            f"load({str(folder)!r}, {needed[0].name}=...)"
+        )
+    learner: Learner = cls(**asked)
+    learner._missing = [m.name for m in missing]
+    for name, value in tree["fitted"].items():
+        setattr(learner, name, _arrays(value))
+    if "classes_" in tree["fitted"] and learner.classes_.dtype == object:
+        learner.classes_ = learner.classes_.astype(str)
+    learner._spec = _spec(tree["spec"])
+    learner.history_ = History(_arrays(record) for record in tree["history"])
+    kind: Any = type("Kind", (), tree["kind"])
+    parts = assemble(learner, learner._objective(), learner._spec, kind, stacked=tree["stacked"])
+    try:
+        learner._runs = [
+            (engine, _restore(engine, kept, learner._device()))
+            for (engine, _, _), kept in zip(parts, tree["runs"], strict=True)
+        ]
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ValueError(f"expected a state that fits the configuration in {folder}, got: {error}") from error
+    _check_shapes(learner._runs, folder)
+    learner.objective_ = learner._runs[0][0].objective
+    learner._kept_in = folder
+    begun = learner._phase["runs"]
+    for run in begun:
+        run["records"] = History(run["records"])
+    if len(begun) == len(learner._runs) and all(run["done"] for run in begun):
+        learner._conclude_phase()
+    else:
+        learner._conclude()
+    return learner
+
+
+def _check_shapes(runs: list[Run], folder: Path) -> None:
+    """A module given to `load` must be of the kind that was trained."""
+    for engine, state in runs:
+        lead = () if engine.replicas is None else (engine.replicas,)
+        wanted = {n: (*lead, *p.shape) for n, p in engine.objective.named_parameters()}
+        found = {n: tuple(p.shape) for n, p in state.params.items()}
+        if wanted != found:
+            odd = sorted(set(wanted.items()) ^ set(found.items()))[0]
+            raise ValueError(f"expected a module of the shape that was trained in {folder}, got a difference at {odd}")

@@ -1,0 +1,1 @@
+"""Several players, each with parameters and a loss of its own."""

@@ -1,0 +1,1 @@
+"""Strategies against an adversary who perturbs the inputs."""

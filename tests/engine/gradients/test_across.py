@@ -1,0 +1,184 @@
+"""A penalty that couples groups, against the loss written out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from weft import Classifier, weave
+from weft.core.optimizer import Optimizer
+from weft.core.source import number_rows
+from weft.core.strategy import Strategy, by_group
+from weft.engine import Engine
+from weft.engine import engine as engine_module
+from weft.engine.build import build
+from weft.engine.capture import Captured
+from weft.engine.gradients.gradient import Gradient
+from weft.objectives import Classification
+from weft.sources import Arrays
+from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask
+from weft.testing import check_strategy
+
+CPU = torch.device("cpu")
+SIZES = (7, 4, 2)
+SITE = np.repeat([0, 1, 2], SIZES)
+draws = torch.Generator().manual_seed(0)
+X = torch.randn(13, 3, generator=draws, dtype=torch.float64)
+Y = (X[:, 0] > 0).long()
+WEIGHT = torch.rand(13, generator=draws, dtype=torch.float64) + 0.1
+
+
+class Spread(Strategy):
+    """The variance of the groups' mean losses as a penalty: something that couples them."""
+
+    needs = "group"
+    across = True
+    neutral = {"strength": 0.0}
+
+    def __init__(self, *, strength=1.0):
+        self.strength = strength
+
+    def wrap(self, loss, state):
+        def spread(params, batch):
+            output = loss(params, batch)
+            weight = torch.ones_like(output.losses) if output.weight is None else output.weight
+            parts, shares = by_group(output.losses, batch), by_group(weight, batch)
+            means = (parts * shares).sum(1) / shares.sum(1)
+            return replace(output, losses=output.losses + self.strength * means.var(correction=0))
+
+        return spread
+
+
+def engine_of(strategy, source, **options):
+    built = build(Classification(hidden=(5,)), source.spec, 0, torch.float64)
+    engine = Engine(built, strategy, {"": Optimizer("sgd", lr=0.1)}, grouped=True, **options)
+    return engine, engine.init([0], CPU)
+
+
+@pytest.mark.parametrize("weighting", ["example", "group"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["equal", "weighted"])
+def test_the_gradient_is_that_of_mean_plus_penalty(weighting, weight):
+    """Groups of 7, 4 and 2 rows, so that two of them are padded at weight 0."""
+    source = Arrays(X, Y, environment=SITE, weight=weight, grouped=True, classes=2)
+    engine, state = engine_of(Spread(strength=3.0), source, weighting=weighting)
+    batch = number_rows(next(source.batches(state)), 2)
+    gradient, value, _, _ = engine.gradient(state, batch, "")
+
+    leaves = {name: p.detach().clone().requires_grad_() for name, p in state.params.items()}
+    logits = torch.func.functional_call(engine.objective.net, {n[4:]: p for n, p in leaves.items()}, (X,))
+    losses = F.cross_entropy(logits, Y, reduction="none")
+    w = torch.ones(13, dtype=torch.float64) if weight is None else weight
+    means = torch.stack([(losses[e == SITE] * w[e == SITE]).sum() / w[e == SITE].sum() for e in range(3)])
+    whole = (losses * w).sum() / w.sum() if weighting == "example" else means.mean()
+    loss = whole + 3.0 * ((means - means.mean()) ** 2).mean()
+    torch.testing.assert_close(value, loss)
+    for name, wanted in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+        torch.testing.assert_close(gradient[name], wanted)
+
+
+def test_rows_are_told_their_group():
+    seen = []
+
+    class Looking(Spread):
+        def wrap(self, loss, state):
+            def look(params, batch):
+                seen.append(batch)
+                return loss(params, batch)
+
+            return look
+
+    source = Arrays(X, Y, environment=SITE, grouped=True, batch_size=3, classes=2)
+    engine, state = engine_of(Looking(), source)
+    engine.step(state, next(source.batches(state)))
+    batch = seen[0]
+    assert batch["group"].shape == (9, 3)
+    assert batch["group"].long().argmax(1).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert bool((batch["group"].sum(1) == 1).all())
+    assert batch["x"].shape == (9, 3)
+    torch.testing.assert_close(by_group(batch["x"], batch)[1], batch["x"][3:6])
+
+
+def test_the_contract():
+    """Neutral is ERM, replica k is the single run with seed k, the memory bound changes nothing."""
+    check_strategy(Spread(strength=2.0))
+    check_strategy(weave(EWC(strength=1.0), Spread(strength=2.0)))
+    check_strategy(weave(AdversarialTraining(), Spread(strength=2.0)))
+
+
+def test_a_single_environment_and_none_are_refused():
+    learner = Classifier(strategy=Spread(), epochs=1)
+    with pytest.raises(ValueError, match="compares environments, got none"):
+        learner.fit(X, Y)
+    with pytest.raises(ValueError, match="got one only"):
+        learner.fit(X, Y, environment=np.zeros(13))
+
+
+def test_accumulation_is_refused():
+    with pytest.raises(ValueError, match=r"expected accumulate=1 with Spread\(\).*got 2"):
+        Classifier(strategy=Spread(), accumulate=2, epochs=1).fit(X, Y, environment=SITE)
+
+
+def test_several_processes_are_refused(monkeypatch):
+    source = Arrays(X, Y, environment=SITE, grouped=True, classes=2)
+    engine, state = engine_of(Spread(), source)
+    monkeypatch.setattr(engine_module, "world", lambda: (0, 2))
+    with pytest.raises(ValueError, match=r"2 of them train, got Spread\(\).*one process"):
+        engine.step(state, next(source.batches(state)))
+
+
+@pytest.mark.parametrize("other", [ANDMask(), ANDMask(each="example"), MAML()], ids=repr)
+def test_what_takes_each_group_by_itself_is_refused(other):
+    parts = (other, Spread()) if isinstance(other, MAML) else (Spread(), other)
+    with pytest.raises(ValueError, match=r"Spread\(\), whose penalty couples the groups, and .* by itself"):
+        weave(*parts)
+
+
+def test_an_objective_that_turns_out_not_to_provide_what_is_read_is_refused():
+    class Needy(Spread):
+        reads = frozenset({"attention"})
+
+    source = Arrays(X, Y, environment=SITE, grouped=True, classes=2)
+    with pytest.raises(ValueError, match="it reads 'attention', which Classification does not provide"):
+        engine_of(Needy(), source)
+
+
+class Counting(Spread):
+    """Observes the groups' mean losses, and adds those of all passes."""
+
+    def observe(self, output, batch, state):
+        means = by_group(output.losses, batch).mean(1).detach()
+        return {"seen": state["seen"] + means if "seen" in state else means}
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+@pytest.mark.parametrize("around", [lambda engine, state: engine, Captured], ids=["engine", "recording"])
+def test_what_is_observed_is_kept(replicas, around):
+    """The state grows in the first pass, and goes on from there, before steps are recorded too."""
+    source = Arrays(X[:12], Y[:12], environment=SITE[:12] % 2, grouped=True, batch_size=3, classes=2)
+    built = build(Classification(hidden=(5,)), source.spec, 0, torch.float64)
+    strategy = weave(EWC(), Counting(strength=0.0))
+    engine = Engine(built, strategy, {"": Optimizer("sgd", lr=0.0)}, grouped=True, replicas=replicas)
+    state = engine.init([0, 1][: replicas or 1], CPU)
+    stepping = around(engine, state)
+    batch = next(engine.batches(source, state))
+    stepping.step(state, batch)
+    first = state.strategy[""]["counting"]["seen"].clone()
+    assert first.shape == ((2,) if replicas is None else (2, 2))
+    for _ in range(2):
+        stepping.step(state, batch)
+    torch.testing.assert_close(state.strategy[""]["counting"]["seen"], 3.0 * first)
+
+
+def test_the_first_look_leaves_one_pass_alone():
+    """No group is tried by itself where the loss is one over all of them."""
+    source = Arrays(X, Y, environment=SITE, grouped=True, classes=2)
+    built = build(Classification(hidden=(5,)), source.spec, 0, torch.float64)
+    gradient = Gradient(built, "", grouped=True)
+
+    def never(params, batch):
+        raise AssertionError("the loss was asked")
+
+    gradient.look(never, {}, {}, Spread())
+    assert gradient.ready
