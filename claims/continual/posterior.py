@@ -167,7 +167,7 @@ def carried(strategy: Any, tasks: list[Any], steps: int, report: Report) -> list
     for k, (x, y) in enumerate(tasks):
         learner.set_params(steps=steps if y.any() else 1)  # the prior is learned already
         learner.partial_fit(x, y, task=k)
-        run = learner._runs[0][1]
+        run = learner.training_.runs[0][1]
         kept, whole = run.strategy[""], strategy.having(strength=1.0)  # its penalty is d^T precision d / 2
         (name, weight), *_ = run.params.items()
         penalty = lambda w, n=name, s=kept, p=whole, like=weight: p.penalty({n: w.reshape(like.shape)}, s)  # noqa: E731

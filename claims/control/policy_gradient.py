@@ -173,7 +173,7 @@ def sampled(seed: int, baseline: str, batches: int, envs: int = 32) -> tuple[Any
 
 def earned(policy: Learner, episodes: int = 128) -> float:
     """The mean return of fresh episodes, with actions drawn from the policy."""
-    batch = next(Rollouts(CartPole(), envs=episodes).once(policy._runs[0][1], episodes))
+    batch = next(Rollouts(CartPole(), envs=episodes).once(policy.training_.runs[0][1], episodes))
     return float((batch["reward"] * batch["mask"]).sum(1).mean())
 
 

@@ -166,7 +166,7 @@ class Spirals(Claim):
 
     def fit(self, learner: Learner, preset: str, what: str, report: Report) -> None:
         x, y, environment = spirals(preset=preset, random_state=DRAW)
-        strategy, objective = learner._strategy(), learner.objective
+        strategy, objective = learner.settings().strategy, learner.objective
         uses = strategy.needs == "group" or strategy.per_group or isinstance(objective, DANN)
         report.fit(learner, x, y, what=what, **({"environment": environment} if uses else {}))
 

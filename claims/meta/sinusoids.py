@@ -120,7 +120,7 @@ def adapted(net: Learner, x: Any, y: Any, at: Any, rate: float, steps: int) -> A
     def loss(p: Any) -> Any:
         return functional_call(objective, p, ({"x": x, "y": y},)).losses.mean()
 
-    params = net._runs[0][1].params
+    params = net.training_.runs[0][1].params
     answers = [functional_call(objective.net, _of_net(params), (at,))]
     for _ in range(steps):
         slope = grad(loss)(params)

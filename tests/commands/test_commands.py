@@ -436,7 +436,7 @@ def test_runs_made_in_python_are_told_apart(table, tmp_path):
 
 
 def parameters(folder):
-    return {f"{i}.{n}": p for i, (_, s) in enumerate(weft.load(folder)._runs) for n, p in s.params.items()}
+    return {f"{i}.{n}": p for i, (_, s) in enumerate(weft.load(folder).training_.runs) for n, p in s.params.items()}
 
 
 def same(one, other):

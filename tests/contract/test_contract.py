@@ -128,7 +128,7 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
 
 def improves(learner):
     """The progress measure, in the median over replicas, is better at the end than at the start."""
-    objective = learner._objective()
+    objective = learner.settings().objective
     if hasattr(objective, "solve"):
         return learner.score(X, learner.predict(X)) > 0.99
     name, direction = objective.progress

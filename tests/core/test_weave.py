@@ -112,7 +112,7 @@ def test_a_sweep_through_a_weave():
     woven = weave(EWC(), ANDMask())
     many = Classifier(strategy=woven, replicas=sweep, epochs=2, dtype="float64", random_state=0)
     many.fit(X, Y, environment=SITE)
-    assert many._runs[0][1].replicas == 2
+    assert many.training_.runs[0][1].replicas == 2
     single = Classifier(strategy=weave(EWC(strength=5.0), ANDMask()), epochs=2, dtype="float64", random_state=0)
     single.fit(X, Y, environment=SITE)
     np.testing.assert_allclose(many.replica(1).predict_proba(X), single.predict_proba(X))
@@ -123,10 +123,10 @@ def test_the_step_is_what_update_makes_of_it():
     start = Classifier(optimizer="sgd", epochs=0, batch_size=None, dtype="float64", random_state=0).fit(X, Y)
     half = Classifier(strategy=Halve(), optimizer="sgd", epochs=1, batch_size=None, dtype="float64", random_state=0)
     half.fit(X, Y)
-    for name, p in start._runs[0][1].params.items():
-        step = full._runs[0][1].params[name] - p
-        torch.testing.assert_close(half._runs[0][1].params[name] - p, 0.5 * step)
-    assert float(half._runs[0][1].strategy[""]["count"]) == 1
+    for name, p in start.training_.runs[0][1].params.items():
+        step = full.training_.runs[0][1].params[name] - p
+        torch.testing.assert_close(half.training_.runs[0][1].params[name] - p, 0.5 * step)
+    assert float(half.training_.runs[0][1].strategy[""]["count"]) == 1
 
 
 def test_a_strategy_that_names_what_it_reads():
@@ -144,7 +144,7 @@ def test_adversarial_training_makes_it_robust():
     slopes = []
     for learner in (plain, robust):
         x = torch.as_tensor(X, dtype=torch.float32).requires_grad_()
-        run = learner._runs[0][1]
+        run = learner.training_.runs[0][1]
         loss = torch.func.functional_call(
             learner.objective_, run.params, ({"x": x, "y": torch.as_tensor(Y)},)
         ).losses.sum()

@@ -54,7 +54,7 @@ def net(inputs, outputs):
 def tree(learner):
     """Everything that training changes, by name."""
     found = {}
-    for i, (_, state) in enumerate(learner._runs):
+    for i, (_, state) in enumerate(learner.training_.runs):
         for kind in ("params", "buffers"):
             found.update({f"{i}.{kind}.{name}": t for name, t in getattr(state, kind).items()})
     return found
@@ -76,7 +76,7 @@ def classify(strategy=None, *, weight=None, environment=SITE, **settings):
 
 def measured_in_parts(parts):
     learner = Classifier(net, **COMMON).fit(X, Y)
-    engine, state = learner._runs[0]
+    engine, state = learner.training_.runs[0]
     batches = ({"x": torch.as_tensor(X[i::parts]), "y": torch.as_tensor(Y[i::parts])} for i in range(parts))
     return engine.measure(state, batches)
 
@@ -85,7 +85,7 @@ def in_sequence(strategy, **settings):
     learner = Classifier(net, strategy=strategy, **{**COMMON, **settings})
     for task, sign in (("first", 1.0), ("second", -1.0)):
         learner.partial_fit(sign * X, Y, classes=[0, 1], task=task, sample_weight=WEIGHT)
-    engine, state = learner._runs[0]
+    engine, state = learner.training_.runs[0]
     if not settings:
         whole = Arrays(torch.as_tensor(X), y=torch.as_tensor(Y))
         if isinstance(strategy, EWC):

@@ -118,7 +118,7 @@ CASES = {
 
 
 def params(learner):
-    return {f"{i}.{n}": p.cpu() for i, (_, run) in enumerate(learner._runs) for n, p in run.params.items()}
+    return {f"{i}.{n}": p.cpu() for i, (_, run) in enumerate(learner.training_.runs) for n, p in run.params.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -25,7 +25,7 @@ def net(inputs, outputs):
 
 
 def assert_same_run(replica, single, rtol=1e-7):
-    for (_, a), (_, b) in zip(replica._runs, single._runs, strict=True):
+    for (_, a), (_, b) in zip(replica.training_.runs, single.training_.runs, strict=True):
         for kind in ("params", "buffers"):
             for name, value in getattr(b, kind).items():
                 torch.testing.assert_close(
@@ -48,7 +48,7 @@ def test_dropout_batch_norm_and_minibatches(name):
     make = net if name != "example mask" else (lambda i, o: MLP(i, o, hidden=(16,), dropout=0.3))
     settings = {**COMMON, "strategy": STRATEGIES[name], "validation": 0.2, "clip": 0.5, "schedule": "cosine"}
     many = Classifier(make, replicas=3, random_state=5, **settings).fit(X, Y, environment=SITE)
-    assert many._runs[0][1].replicas == 3, "trained as one"
+    assert many.training_.runs[0][1].replicas == 3, "trained as one"
     for k in range(3):
         single = Classifier(make, random_state=5 + k, **settings).fit(X, Y, environment=SITE)
         assert_same_run(many.replica(k), single)
@@ -73,7 +73,7 @@ def test_differing_rates_and_thresholds(optimizer):
     settings = {**COMMON, "validation": 0.2, "random_state": 3}
     many = Classifier(net, strategy=ANDMask(), optimizer=optimizer, replicas=sweep, **settings)
     many.fit(X, Y, environment=SITE)
-    assert many._runs[0][1].replicas == 3
+    assert many.training_.runs[0][1].replicas == 3
     for k in range(3):
         single = Classifier(net, strategy=ANDMask(threshold=sweep["strategy__threshold"][k]), optimizer=optimizer)
         single.set_params(**settings, optimizer__lr=sweep["optimizer__lr"][k]).fit(X, Y, environment=SITE)
@@ -95,7 +95,7 @@ def test_a_diverged_replica_is_frozen_and_the_others_go_on():
     for k in (0, 2):
         single = Regressor(optimizer=Optimizer("sgd", lr=sweep["optimizer__lr"][k]), **settings).fit(x, y)
         assert_same_run(many.replica(k), single, rtol=1e-6)
-    frozen = many.replica(1)._runs[0][1]
+    frozen = many.replica(1).training_.runs[0][1]
     assert all(bool(torch.isfinite(p).all()) for p in frozen.params.values()), "frozen at its last good parameters"
     with pytest.raises(FloatingPointError, match=r"diverged at step.*lower the learning rate"):
         Regressor(optimizer=Optimizer("sgd", lr=1e30), **settings).fit(x, y)
@@ -149,10 +149,10 @@ def test_a_structural_sweep_is_trained_one_after_another():
 def test_a_given_module_starts_anew_in_each_replica():
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     many = Classifier(module, replicas=2, epochs=0, random_state=0).fit(X, Y)
-    first, second = (many.replica(k)._runs[0][1].params["net.0.weight"] for k in (0, 1))
+    first, second = (many.replica(k).training_.runs[0][1].params["net.0.weight"] for k in (0, 1))
     assert not torch.equal(first, second)
     kept = Classifier(module, replicas=2, epochs=0, init="keep", random_state=0).fit(X, Y)
-    assert torch.equal(kept.replica(1)._runs[0][1].params["net.0.weight"], module[0].weight)
+    assert torch.equal(kept.replica(1).training_.runs[0][1].params["net.0.weight"], module[0].weight)
 
 
 def test_a_layer_that_cannot_be_reset_is_named():

@@ -604,7 +604,7 @@ def test_tasks_with_other_classes_learn_where_these_are_declared():
 
 def test_a_task_repeated_replaces_what_it_left():
     learner = begun(strategy=EWC(strength=10.0)).partial_fit(X, LABELS, task="first")
-    (kept,) = learner._runs[0][1].strategy[""]["tasks"].values()
-    reached = learner._runs[0][1].params
+    (kept,) = learner.training_.runs[0][1].strategy[""]["tasks"].values()
+    reached = learner.training_.runs[0][1].params
     assert learner.tasks_ == ["first"]
     assert all(torch.equal(kept["anchor"][name], reached[name]) for name in reached)

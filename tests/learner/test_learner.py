@@ -37,7 +37,7 @@ def net(outputs=3):
 
 
 def params(learner):
-    return learner._runs[0][1].params
+    return learner.training_.runs[0][1].params
 
 
 # --- scikit-learn's tools ---------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def test_a_task_repeated_replaces_what_it_left():
     clf = Classifier(strategy=EWC(strength=1.0), **SMALL)
     for name in ("first", "second", "first"):
         clf.partial_fit(X, LABELS, task=name)
-    kept = clf._runs[0][1].strategy[""]["tasks"]
+    kept = clf.training_.runs[0][1].strategy[""]["tasks"]
     assert sorted(kept) == ["first", "second"]
     assert clf.tasks_ == ["second", "first"]
     for name, anchor in kept["first"]["anchor"].items():

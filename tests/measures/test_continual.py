@@ -203,7 +203,7 @@ def test_bad_rows():
 
 def one_by_one(clf, kind):
     """Squares of single-example gradients by a loop."""
-    leaves = {n: p.detach().double().requires_grad_() for n, p in clf._runs[0][1].params.items()}
+    leaves = {n: p.detach().double().requires_grad_() for n, p in clf.training_.runs[0][1].params.items()}
     inner = {name.removeprefix("net."): p for name, p in leaves.items()}
     total = [torch.zeros_like(p) for p in leaves.values()]
     for x, y in zip(torch.tensor(X), Y, strict=True):
@@ -230,7 +230,7 @@ def test_fisher_sampled_scatters_around_the_true_one_and_ewc_keeps_it():
     clf = net(epochs=2, strategy=EWC(strength=1.0)).partial_fit(X, Y, task="all")
     true, drawn_ = fisher(clf, X, Y), fisher(clf, X, Y, kind="sampled")
     assert sum(f.sum() for f in drawn_.values()) == pytest.approx(float(sum(f.sum() for f in true.values())), rel=0.3)
-    kept = clf._runs[0][1].strategy[""]["tasks"]["all"]["precision"]
+    kept = clf.training_.runs[0][1].strategy[""]["tasks"]["all"]["precision"]
     for name, f in true.items():
         torch.testing.assert_close(f.float(), kept[name], rtol=1e-3, atol=1e-6)
     many = fisher(clf, np.tile(X, (5, 1)), np.tile(Y, 5))  # more than one chunk; a mean

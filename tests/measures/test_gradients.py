@@ -22,7 +22,7 @@ def line():
 
 
 def parts(line):
-    w, b = (p.detach().numpy() for p in line._runs[0][1].params.values())
+    w, b = (p.detach().numpy() for p in line.training_.runs[0][1].params.values())
     return w[0], b, X @ w[0] + b - Y
 
 
@@ -42,7 +42,7 @@ def test_gradients_of_a_net_with_dropout_and_batch_statistics():
     label = (Y > 0).astype(int)
     net = Classifier(factory, steps=5, random_state=1).fit(X, label)
     g = environment_gradients(net, X, label, environment=SITE)
-    state = net._runs[0][1]
+    state = net.training_.runs[0][1]
     module = MLP(3, 2, hidden=(7, 5), dropout=0.5, batch_norm=True)
     held = {**state.params, **state.buffers}
     module.load_state_dict({n.removeprefix("net."): t.detach() for n, t in held.items()})

@@ -116,7 +116,7 @@ def test_a_net_at_least_as_much_as_random_rays_find():
     net = Classifier(hidden=(6,), steps=300, random_state=0, dtype="float64").fit(X, y)
     epsilon = 0.05
     found = learner_consistency(net, X, y, environment=site, epsilon=epsilon, steps=60, restarts=1)
-    params = {name: p.detach() for name, p in net._runs[0][1].params.items()}
+    params = {name: p.detach() for name, p in net.training_.runs[0][1].params.items()}
 
     def risks(values):
         h = torch.relu(torch.from_numpy(X) @ values["net.features.1.weight"].T + values["net.features.1.bias"])

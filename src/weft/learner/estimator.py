@@ -1,50 +1,53 @@
-"""The Learner: scikit-learn's conventions around an objective, a strategy and the engine.
-
-What `fit` is given is read in `reading`; the runs that it trains are in `runs`.
-"""
+"""The Learner: scikit-learn's conventions around an objective, a strategy and the engine."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-import torch
-from sklearn.base import BaseEstimator
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import ClassifierTags, RegressorTags, check_random_state
+from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from weft.core.catalogue import find
 from weft.core.configured import closest
 from weft.core.objective import Objective
-from weft.core.optimizer import Optimizer, as_optimizer
+from weft.core.optimizer import as_optimizer
 from weft.core.source import Batch, Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.engine import Diverged
 from weft.engine.loop import History, Plan, progress_of
-from weft.engine.schedule import as_schedule
+from weft.learner.answers import answering, ask, draw, module_of
 from weft.learner.folder import Folder, save
-from weft.learner.reading import DTYPES, as_tensor, inputs, match, plain, read, sources, take, unpack
-from weft.learner.runs import ask, draw, go_on, records, settings, single, solve_all, start, train_all
-from weft.sources.cast import Cast
+from weft.learner.reading import Reader, as_array, as_tensor, names_of_rows, take, unpack
+from weft.learner.runs import copied, go_on, records, replica_settings, solve_all, start, train_all
+from weft.learner.settings import (
+    DTYPES,
+    Settings,
+    as_device,
+    as_objective,
+    as_seed,
+    as_strategy,
+    check,
+    optimizers_of,
+)
+from weft.learner.sourcing import match, sources
+from weft.learner.training import Phase, Run, Training
 
 __all__ = ["Learner"]
 
-_COUNTS = {"epochs": 0, "steps": 0, "batch_size": 1, "accumulate": 1, "patience": 1, "memory": 1}
 
-
-def _offered(name: str) -> Callable[[Any], bool]:
-    """For `available_if`: whether the objective (or the strategy) has this capability."""
+def _offered(name: str) -> Callable[[Learner], bool]:
+    """For `available_if`: whether the objective has this capability."""
 
     def check(self: Learner) -> bool:
         objective = self._objective()
@@ -56,14 +59,9 @@ def _offered(name: str) -> Callable[[Any], bool]:
 
 
 def _adapts(self: Learner) -> bool:
-    if not self._strategy().does("adapt"):
+    if not as_strategy(self.strategy).does("adapt"):
         raise AttributeError(f"{type(self).__name__} has no 'adapt': expected a strategy that adapts, such as MAML()")
     return True
-
-
-def _shown(given: Any) -> str:
-    """What came, for a message; a class where an instance should be is the commonest slip."""
-    return f"the class {given.__name__}; make one: {given.__name__}()" if inspect.isclass(given) else repr(given)
 
 
 class Learner(BaseEstimator):
@@ -106,6 +104,7 @@ class Learner(BaseEstimator):
         tasks_: the tasks consolidated so far.
         environments_: the environments' names by number, where the objective reads them.
         n_steps_: updates made.
+        training_: the runs themselves, with what distinguishes each replica (see `weft.learner.training.Training`).
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -168,38 +167,37 @@ class Learner(BaseEstimator):
     # --- what the parameters mean ---------------------------------------------------------------------
 
     def _objective(self) -> Objective:
-        if not isinstance(self.objective, Objective):
-            raise TypeError(
-                f"expected an objective such as Classification(), got {_shown(self.objective)}; a plain nn.Module goes "
-                "into an objective, as in Classification(module), or into Classifier(module)"
-            )
-        return self.objective
+        """What is learned; a preset makes it from parameters of its own."""
+        return as_objective(self.objective)
 
-    def _strategy(self) -> Strategy:
-        if self.strategy is None or isinstance(self.strategy, str):
-            return find("strategies", self.strategy or "erm")
-        if not isinstance(self.strategy, Strategy):
-            raise TypeError(
-                f"expected a strategy such as ANDMask(threshold=0.8), its name or None, got {_shown(self.strategy)}"
-            )
-        return self.strategy
+    def settings(self) -> Settings:
+        """What the parameters mean now: names looked up, defaults filled in; raises where one is out of range."""
+        objective, strategy = self._objective(), as_strategy(self.strategy)
+        check(self, objective, strategy)
+        return Settings.of(self, objective)
 
-    def _optimizers(self, objective: Objective) -> dict[str, Optimizer]:
-        players = objective.players or ("",)
-        given = objective.optimizer if self.optimizer is None else self.optimizer
-        if not isinstance(given, dict):
-            return {player: as_optimizer(given) for player in players}
-        for name in given:
-            if not objective.players:
-                raise ValueError(
-                    f"expected one optimizer, as {type(objective).__name__} has one player, got optimizers by player "
-                    f"({', '.join(map(repr, given))}); pass the optimizer itself"
-                )
-            if name not in players:
-                raise closest(str(name), players, f"a player of {type(objective).__name__}")
-        own = objective.optimizer
-        defaults = own if isinstance(own, dict) else dict.fromkeys(players, own)
-        return {player: as_optimizer(given.get(player, defaults.get(player, "adam"))) for player in players}
+    def _with(self, own: dict[str, Any]) -> Self:
+        """A single run's learner, with a replica's own values."""
+        if not isinstance(self.replicas, dict):
+            return self  # the seeds differ, nothing else
+        one = copy.copy(self)
+        for outer in {name.partition("__")[0] for name in own if "__" in name}:
+            setattr(one, outer, clone(getattr(one, outer, None), safe=False))
+        one.set_params(**own, replicas=None)
+        as_strategy(one.strategy).validate()
+        return one
+
+    def _settings_of(self, replica: dict[str, Any]) -> Settings:
+        one = self._with(replica)
+        return one.settings() if one is not self else Settings.of(self, self._objective())
+
+    def read(self, X: Any, y: Any = None, *, environment: Any = None) -> dict[str, Any]:
+        """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""
+        return self._reader().read(X, y, environment)
+
+    def _reader(self) -> Reader:
+        check_is_fitted(self)
+        return Reader(self, self.objective_, DTYPES[self.dtype], self.training_.spec)
 
     def set_params(self, **params: Any) -> Self:
         """Sets parameters; `optimizer__lr` and `strategy__threshold` work on names and defaults too."""
@@ -214,62 +212,23 @@ class Learner(BaseEstimator):
         if any(name.startswith("strategy__") for name in nested):
             if self.strategy is None:
                 raise ValueError(f"expected a strategy to set {sorted(nested)} of, got None; give strategy first")
-            self.strategy = self._strategy()
+            self.strategy = as_strategy(self.strategy)
         super().set_params(**nested)
         return self
 
     def _set_optimizer(self, name: str, value: Any) -> None:
         """Sets one of the optimizer's settings; in a game `player__lr` that of a player, `lr` that of all."""
-        given = self._objective().optimizer if self.optimizer is None else self.optimizer
+        objective = self._objective()
+        given = objective.optimizer if self.optimizer is None else self.optimizer
         player, _, inner = name.partition("__")
         if not inner and not isinstance(given, dict):
             self.optimizer = as_optimizer(given).having(**{name: value})
             return
-        each = self._optimizers(self._objective())
+        each = optimizers_of(self.optimizer, objective)
         if inner and player not in each:
-            raise closest(player, each, f"a player of {type(self._objective()).__name__}")
+            raise closest(player, each, f"a player of {type(objective).__name__}")
         changed = {p: each[p].having(**{inner or name: value}) for p in ([player] if inner else each)}
         self.optimizer = {**each, **changed}
-
-    def _check(self, objective: Objective, strategy: Strategy) -> None:
-        """Raises for parameters out of range."""
-        strategy.validate()
-        reason = strategy.refuses(objective)
-        if reason:
-            raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
-        if self.epochs is not None and self.steps is not None:
-            raise ValueError(f"expected epochs or steps, got both ({self.epochs} and {self.steps}); leave one out")
-        for name, least in _COUNTS.items():
-            value = getattr(self, name)
-            if value is None and name not in ("accumulate", "memory"):
-                continue
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-                raise ValueError(f"expected {name} to be an integer >= {least}, got {value!r}")
-        if self.clip is not None and not (isinstance(self.clip, Real) and self.clip > 0):
-            raise ValueError(f"expected clip to be a norm > 0 or None, got {self.clip!r}")
-        for name, known in (("weighting", ("example", "group")), ("init", ("reset", "keep")), ("dtype", DTYPES)):
-            if getattr(self, name) not in known:
-                raise closest(str(getattr(self, name)), known, name)
-        if not isinstance(self.callbacks, Sequence) or not all(callable(callback) for callback in self.callbacks):
-            raise TypeError(f"expected callbacks to be a list of functions of a record, got {self.callbacks!r}")
-        as_schedule(self.schedule)
-
-    def _device(self) -> torch.device:
-        if self.device is None:
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError, TypeError) as error:
-            raise ValueError(
-                f"expected a device that PyTorch finds here, such as 'cpu' or 'cuda:0', got {self.device!r}: {error}"
-            ) from error
-        return torch.device(self.device)
-
-    def _seed(self) -> int:
-        state = self.random_state
-        if isinstance(state, Integral):
-            return int(state)
-        return distributed.agree(int(check_random_state(state).randint(2**31)))  # drawn, but the same on all processes
 
     # --- training -------------------------------------------------------------------------------------
 
@@ -292,7 +251,8 @@ class Learner(BaseEstimator):
                 consolidated at its end. With a source, one name.
             sample_weight: a weight for each row.
         """
-        return self._fit(X, y, environment, task, sample_weight, fresh=not (self.warm_start and hasattr(self, "_runs")))
+        fresh = not (self.warm_start and hasattr(self, "training_"))
+        return self._fit(X, y, environment, task, sample_weight, fresh=fresh)
 
     def _fit(
         self, X: Any, y: Any, environment: Any, task: Any, sample_weight: Any, *, fresh: bool, resumed: bool = False
@@ -300,19 +260,15 @@ class Learner(BaseEstimator):
         if task is None or isinstance(X, Source):
             return self._learn(X, y, environment, sample_weight, fresh=fresh, task=task, resumed=resumed)
         X, y = unpack(X, y)
-        names = np.asarray(task)
-        if names.shape != (len(X),):
-            raise ValueError(f"expected task to name one task for each of the {len(X)} rows, got shape {names.shape}")
-        missing = [i for i, name in enumerate(names.tolist()) if name is None or name != name]
-        if missing:
-            raise ValueError(f"expected a task for every row, got none in row {missing[0]}; name it or drop the row")
-        classes = np.unique(plain(y)) if self._objective().targets == "classes" and fresh and y is not None else None
+        names = names_of_rows(task, len(X), "task")
+        classes = np.unique(as_array(y)) if self._objective().targets == "classes" and fresh and y is not None else None
         left = list(names[np.sort(np.unique(names, return_index=True)[1])])
         if resumed:
-            if self._phase["task"] not in map(str, left):
-                raise ValueError(f"expected the task {self._phase['task']!r}, which was the last, among {left}")
-            resumed = bool(self._phase["runs"])  # else that task has ended, and the next is to begin
-            left = left[list(map(str, left)).index(self._phase["task"]) + (not resumed) :]
+            last = str(self.training_.phase.task)
+            if last not in map(str, left):
+                raise ValueError(f"expected the task {last!r}, which was the last, among {left}")
+            resumed = bool(self.training_.phase.runs)  # else that task has ended, and the next is to begin
+            left = left[list(map(str, left)).index(last) + (not resumed) :]
         for name in left:
             rows = np.flatnonzero(names == name)
             part = [take(values, rows) for values in (X, y, environment, sample_weight)]
@@ -329,15 +285,16 @@ class Learner(BaseEstimator):
         (gymnasium's) begin their rollout anew.
         """
         check_is_fitted(self)
-        if missing := [name for name in getattr(self, "_missing", []) if name in ("schedule", "validation")]:
+        phase = self.training_.phase
+        if missing := [name for name in self.training_.missing if name in ("schedule", "validation")]:
             raise ValueError(f"expected {missing[0]!r} again to go on, got none; load(folder, {missing[0]}=...)")
         if self.folder is None:
-            self.folder = getattr(self, "_kept_in", None)
+            self.folder = self.training_.folder
         columns = task is not None and not isinstance(task, str) and not isinstance(X, Source)
-        if not columns and not self._phase["runs"]:
+        if not columns and not phase.runs:
             return self  # it had ended
         if not columns:
-            return self._learn(X, y, environment, sample_weight, fresh=False, task=self._phase["task"], resumed=True)
+            return self._learn(X, y, environment, sample_weight, fresh=False, task=phase.task, resumed=True)
         return self._fit(X, y, environment, task, sample_weight, fresh=False, resumed=True)
 
     def save(self, folder: Any, *, force: bool = False) -> None:
@@ -362,7 +319,7 @@ class Learner(BaseEstimator):
             task: the task's name; the same name again replaces what that task left.
             X, y, environment, sample_weight: as in `fit`.
         """
-        fresh = not hasattr(self, "_runs")
+        fresh = not hasattr(self, "training_")
         return self._learn(X, y, environment, sample_weight, fresh=fresh, task=task, classes=classes, once=task is None)
 
     def _learn(
@@ -379,46 +336,41 @@ class Learner(BaseEstimator):
         resumed: bool = False,
     ) -> Self:
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
-        distributed.start(self._device())
-        objective, strategy = self._objective(), self._strategy()
-        self._check(objective, strategy)
+        distributed.start(as_device(self.device))
+        settings = self.settings()
+        reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
         if isinstance(X, Source):
             if any(given is not None for given in (y, environment, sample_weight)):
                 raise ValueError(
                     f"{type(X).__name__} brings its own fields, got y, environment or sample_weight beside it"
                 )
-            validation = match(self, X, strategy, reset=fresh)
-            source: Source = Cast(X, DTYPES[self.dtype])
+            source, validation = match(reader, settings, X)
         else:
-            source, validation = sources(
-                self, read(self, X, y, environment, sample_weight, reset=fresh, classes=classes)
-            )
-        name = None if task is None else str(task)
-        if resumed:
-            once = self._phase["once"]
-        elif fresh:
-            self._replica_settings = settings(self.replicas, self._seed())
-            self.seeds_ = [int(s["random_state"]) for s in self._replica_settings]
-            self.history_ = History()
-            self._spec = source.spec
-            self._runs = start(self, objective, strategy, source)
-            self.objective_ = self._runs[0][0].objective
-        else:
-            self._runs = go_on(self, self._runs, source, carry=once)
+            data = reader.read(X, y, environment, sample_weight, classes)
+            source, validation = sources(reader, settings, data)
+        if fresh:
+            self._start(settings, source)
+        elif not resumed:
+            self.training_.runs = self._go_on(source, carry=once)
+        training = self.training_
         if not resumed:
-            self._phase: dict[str, Any] = {"task": name, "once": once, "runs": []}
+            training.phase = Phase(None if task is None else str(task), once)
         folder = Folder(self.folder)
         if fresh:
             folder.claim()
-        if hasattr(objective, "solve"):
-            solve_all(self._runs, source)
+        if hasattr(settings.objective, "solve"):
+            solve_all(training.runs, source)
             self._conclude()
             folder.keep(self)
             return self
         try:
             with folder.interruptible() as paused:
-                plan = replace(self._plan(source, validation, once), paused=paused)
-                train_all(self._runs, source, plan, self._phase, keep=partial(folder.keep, self), shown=self.verbose)
+                plan = replace(self._plan(source, validation, training.phase.once), paused=paused)
+
+                def keep(must: bool) -> None:
+                    folder.keep(self, must=must)
+
+                train_all(training.runs, source, plan, training.phase, keep=keep, shown=self.verbose)
         except KeyboardInterrupt:
             folder.keep(self)
             raise
@@ -428,10 +380,31 @@ class Learner(BaseEstimator):
             self._conclude_phase()
         return self
 
+    def _start(self, settings: Settings, source: Source) -> None:
+        """A training before its first step."""
+        told = replica_settings(self.replicas, as_seed(self.random_state))
+        each = [self._settings_of(own) for own in told]  # values out of range are refused before anything else
+        runs = start(settings, each, told, source, replicated=self.replicas is not None)
+        self.training_ = Training(told, source.spec, runs)
+        self.seeds_ = [int(own["random_state"]) for own in told]
+        self.history_ = History()
+        self.objective_ = runs[0].engine.objective
+
+    def _go_on(self, source: Source, *, carry: bool) -> list[Run]:
+        """The runs, for parameters that may have changed since."""
+        count = len(replica_settings(self.replicas, 0))
+        if count != len(self.seeds_):
+            raise ValueError(
+                f"expected the {len(self.seeds_)} replicas that training began with, got {count}; fit anew, without "
+                "warm_start"
+            )
+        each = [self._settings_of(own) for own in self.training_.settings]
+        return go_on(self.training_, each, source, carry=carry)
+
     def _conclude_phase(self) -> None:
         """A phase of training has ended: its records join the others."""
-        self.history_.extend(records(self._phase))
-        self._phase["runs"] = []
+        self.history_.extend(records(self.training_.phase))
+        self.training_.phase.runs = []
         self._conclude()
 
     def _plan(self, source: Source, validation: Source | None, once: bool) -> Plan:
@@ -451,86 +424,122 @@ class Learner(BaseEstimator):
 
     def _conclude(self) -> None:
         """What the runs tell of the training."""
-        reasons = [run.stopped.get(k, "") for _, run in self._runs for k in range(run.replicas or 1)]
+        runs = self.training_.runs
+        reasons = [state.stopped.get(k, "") for _, state in runs for k in range(state.replicas or 1)]
         self.stop_reason_ = reasons[0] if self.replicas is None else reasons
-        self.n_steps_ = max(run.step for _, run in self._runs)
+        self.n_steps_ = max(state.step for _, state in runs)
         self.n_iter_ = max(1, len(self.history_))  # scikit-learn's name for passes over the data
-        self.tasks_ = list(self._runs[0][1].tasks)
+        self.tasks_ = list(runs[0].state.tasks)
 
     # --- what was learned -----------------------------------------------------------------------------
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_runs")
+        return hasattr(self, "training_")
 
     def replica(self, k: int) -> Self:
-        """One replica as a fitted Learner of its own."""
+        """One replica as a fitted Learner of its own, with copies of its tensors."""
         check_is_fitted(self)
-        return single(self, k)
+        every = self.training_.every
+        if not -len(every) <= k < len(every):
+            raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
+        k %= len(every)
+        told = self.training_.settings[k]
+        own = copy.copy(self._with(told))
+        run = copied(every[k], Settings.of(own, own._objective()))
+        own.replicas, own.seeds_ = None, [self.seeds_[k]]
+        own.training_ = replace(self.training_, settings=[told], runs=[run])
+        own.history_ = History(
+            {n: v[k] if isinstance(v, np.ndarray) else v for n, v in record.items()} for record in self.history_
+        )
+        own._conclude()
+        return own
+
+    def trained_module(self, k: int | None = None) -> Objective:
+        """The trained objective, an `nn.Module` apart from the learner; its `net` is the net, where it has one.
+
+        Args:
+            k: which replica; None for the only one, or after a sweep the best.
+        """
+        check_is_fitted(self)
+        every = self.training_.every
+        if k is None and len(every) > 1 and not isinstance(self.replicas, dict):
+            raise ValueError(
+                f"expected the number of one of {len(every)} replicas, got None; trained_module(0) is the first"
+            )
+        k = (self.best_replica_ if isinstance(self.replicas, dict) else 0) if k is None else k
+        if not -len(every) <= k < len(every):
+            raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
+        return module_of(every[k])
 
     @property
     def best_replica_(self) -> int:
         """The replica with the best progress measure (on validation, where there is one)."""
         values = [
             run.best["value"].reshape(-1).tolist() if run.best else [math.inf] * (run.replicas or 1)
-            for _, run in self._runs
+            for _, run in self.training_.runs
         ]
         return int(np.argmin([math.inf if math.isnan(v) else v for part in values for v in part]))
 
     def progress(self) -> tuple[str, Any]:
         """The objective's progress measure in the last record: its name and value (less is better)."""
         check_is_fitted(self)
-        return progress_of(self._runs[0][0], self.history_[-1])
+        return progress_of(self.training_.runs[0].engine, self.history_[-1])
+
+    def _ask(self, name: str, rows: Tensor) -> NDArray[Any]:
+        return ask(self._answering(), name, rows)
+
+    def _answering(self) -> list[Run]:
+        return answering(self.training_, self.best_replica_ if isinstance(self.replicas, dict) else None)
+
+    def _inputs(self, X: Any) -> Tensor:
+        return self._reader().inputs(X)
 
     @available_if(_offered("predict"))
-    def predict(self, X: Any) -> np.ndarray[Any, Any]:
+    def predict(self, X: Any) -> NDArray[Any]:
         """What the objective predicts for each row: a label or a value."""
-        check_is_fitted(self)
-        answer = ask(self, "predict", inputs(self, X, reset=False))
-        if self._objective().targets == "classes":
-            return self.classes_[answer]
+        answer = self._ask("predict", self._inputs(X))
+        if self.objective_.targets == "classes":
+            labels: NDArray[Any] = self.classes_[answer]
+            return labels
         return answer if isinstance(X, Tensor) else answer.astype(np.float64)  # as scikit-learn's regressors answer
 
     @available_if(_offered("predict_proba"))
-    def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
+    def predict_proba(self, X: Any) -> NDArray[Any]:
         """Class probabilities, one column per entry of `classes_`, averaged over replicas."""
-        check_is_fitted(self)
-        return ask(self, "predict_proba", inputs(self, X, reset=False))
+        return self._ask("predict_proba", self._inputs(X))
 
     @available_if(_offered("log_prob"))
-    def log_prob(self, X: Any) -> np.ndarray[Any, Any]:
+    def log_prob(self, X: Any) -> NDArray[Any]:
         """The log-density of each row; over replicas, of their mixture."""
-        check_is_fitted(self)
-        return ask(self, "log_prob", inputs(self, X, reset=False))
+        return self._ask("log_prob", self._inputs(X))
 
     @available_if(_offered("transform"))
-    def transform(self, X: Any) -> np.ndarray[Any, Any]:
+    def transform(self, X: Any) -> NDArray[Any]:
         """The representation of each row."""
-        check_is_fitted(self)
-        return ask(self, "transform", inputs(self, X, reset=False))
+        return self._ask("transform", self._inputs(X))
 
     @available_if(_offered("inverse_transform"))
-    def inverse_transform(self, Z: Any) -> np.ndarray[Any, Any]:
+    def inverse_transform(self, Z: Any) -> NDArray[Any]:
         """Rows from representations."""
         check_is_fitted(self)
-        return ask(self, "inverse_transform", as_tensor(self, Z))
+        return self._ask("inverse_transform", as_tensor(Z, DTYPES[self.dtype]))
 
     @available_if(_offered("act"))
-    def act(self, observation: Any) -> np.ndarray[Any, Any]:
+    def act(self, observation: Any) -> NDArray[Any]:
         """The action for an observation, or for rows of observations."""
         check_is_fitted(self)
-        rows = as_tensor(self, observation)
-        field: Any = self.objective_.observed
-        one = rows.dim() == len(field.shape)
-        answer = ask(self, "act", rows.unsqueeze(0) if one else rows)
+        rows = as_tensor(observation, DTYPES[self.dtype])
+        one = rows.dim() == len(self.training_.spec[self.objective_.fields[0]].shape)
+        answer = self._ask("act", rows.unsqueeze(0) if one else rows)
         return answer[0] if one else answer
 
     @available_if(_offered("sample"))
-    def sample(self, n: int = 1) -> np.ndarray[Any, Any]:
+    def sample(self, n: int = 1) -> NDArray[Any]:
         """Draws rows; replicas share them out."""
         check_is_fitted(self)
         if not isinstance(n, Integral) or n < 1:
             raise ValueError(f"expected a positive number of samples, got {n!r}")
-        return draw(self, int(n))
+        return draw(self._answering(), int(n))
 
     @available_if(_adapts)
     def adapt(self, X: Any, y: Any = None) -> Self:
@@ -538,24 +547,44 @@ class Learner(BaseEstimator):
         check_is_fitted(self)
         if isinstance(self.replicas, dict):
             return self.replica(self.best_replica_).adapt(X, y)
-        data = read(self, X, y, None, None, reset=False)
-        batch: Batch = {name: data[name].to(self._runs[0][1].device) for name in ("x", "y") if name in data}
+        data = self.read(X, y)
+        device = self.training_.runs[0].state.device
+        batch: Batch = {name: data[name].to(device) for name in ("x", "y") if name in data}
         adapted = copy.copy(self)
-        adapted._runs = [run for k in range(len(self.seeds_)) for run in self.replica(k)._runs]
-        for engine, state in adapted._runs:
+        runs = [run for k in range(len(self.seeds_)) for run in self.replica(k).training_.runs]
+        for engine, state in runs:
             state.params = engine.adapt(state, batch)
             engine.prepare(state)
+        adapted.training_ = replace(self.training_, runs=runs)
         return adapted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy for classes, R squared for values, mean log-density for densities."""
-        offered = self._objective().capabilities()
+        objective = self._objective()
+        offered = objective.capabilities()
         if "predict" in offered and y is not None:
-            rate = accuracy_score if self._objective().targets == "classes" else r2_score
-            return float(rate(plain(y), self.predict(X), sample_weight=sample_weight))
+            rate = accuracy_score if objective.targets == "classes" else r2_score
+            return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
         if "log_prob" in offered:
             return float(np.average(self.log_prob(X), weights=sample_weight))
-        raise AttributeError(f"{type(self._objective()).__name__} has no score: expected predict (with y) or log_prob")
+        raise AttributeError(f"{type(objective).__name__} has no score: expected predict (with y) or log_prob")
+
+    def replica_scores(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.float64]:
+        """The score of each replica by itself, as `score` takes it; NaN where one has diverged.
+
+        Example:
+            >>> from sklearn.datasets import load_iris
+            >>> from weft import Classifier
+            >>> X, y = load_iris(return_X_y=True)
+            >>> Classifier(replicas=3, epochs=1, random_state=0).fit(X, y).replica_scores(X, y).shape
+            (3,)
+        """
+        check_is_fitted(self)
+        scores = [
+            math.nan if diverged else self.replica(k).score(X, y, sample_weight)
+            for k, diverged in enumerate(self.training_.diverged)
+        ]
+        return np.array(scores)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,13 @@ from weft.core.files import write_text
 from weft.core.source import Field, Spec
 from weft.core.state import State
 from weft.core.trees import tree_map
-from weft.core.values import Given, Missing, describe, jsonable, rebuild
+from weft.core.values import Given, Json, Missing, describe, jsonable, rebuild
 from weft.engine import checkpoint
 from weft.engine.distributed import world
 from weft.engine.engine import Engine
 from weft.engine.loop import History
-from weft.learner.runs import Run, assemble, records
+from weft.learner.runs import assemble, records
+from weft.learner.training import Begun, Phase, Run, Training
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -43,7 +45,7 @@ __all__ = ["Folder", "load", "save"]
 
 _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
-_FITTED = ("classes_", "n_features_in_", "feature_names_in_", "seeds_", "_replica_settings", "_shapes", "_phase")
+_FITTED = ("classes_", "n_features_in_", "feature_names_in_", "seeds_")
 
 
 # --- what was asked for -------------------------------------------------------------------------------
@@ -66,20 +68,26 @@ def _config(learner: Learner) -> dict[str, Any]:
 # --- what was learned ---------------------------------------------------------------------------------
 
 
-def _tree(learner: Learner) -> dict[str, Any]:
+def _tree(learner: Learner) -> Json:
+    training = learner.training_
     runs = []
-    for engine, state in learner._runs:
+    for engine, state in training.runs:
         kept = {name: getattr(state, name) for name in _STATE}
         kept["optimizers"] = {player: optimizer.state_dict() for player, optimizer in state.optimizers.items()}
         kept["schedulers"] = {player: s.state_dict() for player, s in engine.schedulers.items()}
         runs.append(kept)
-    engine = learner._runs[0][0]
+    engine, phase = training.runs[0].engine, training.phase
+    begun = [{"records": list(run.records), "done": run.done} for run in phase.runs]
     return {
         "runs": runs,
         "stacked": engine.replicas is not None,
         "kind": {"grouped": engine.grouped, "episodic": engine.episodic},
-        "spec": {n: [list(f.shape), str(f.dtype), f.classes] for n, f in learner._spec.items()},
-        "fitted": {name: getattr(learner, name) for name in _FITTED if hasattr(learner, name)},
+        "spec": {n: [list(f.shape), str(f.dtype), f.classes] for n, f in training.spec.items()},
+        "fitted": {
+            **{name: getattr(learner, name) for name in _FITTED if hasattr(learner, name)},
+            "_replica_settings": training.settings,
+            "_phase": {"task": phase.task, "once": phase.once, "runs": begun},
+        },
         "history": list(learner.history_),
     }
 
@@ -171,9 +179,9 @@ class Folder:
             if not config.exists():
                 write_text(config, json.dumps(_config(learner), indent=1))
             checkpoint.write(self.path, _tree(learner))
-            lines = [json.dumps(jsonable(record)) for record in [*learner.history_, *records(learner._phase)]]
+            lines = [json.dumps(jsonable(record)) for record in [*learner.history_, *records(learner.training_.phase)]]
             write_text(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
-            self.step = max(state.step for _, state in learner._runs)
+            self.step = max(state.step for _, state in learner.training_.runs)
             self.kept = time.monotonic()
         except OSError as error:
             raise OSError(
@@ -259,33 +267,51 @@ def load(path: str | Path, **given: Any) -> Learner:
             f"load({str(folder)!r}, {needed[0].name}=...)"
         )
     learner: Learner = cls(**asked)
-    learner._missing = [m.name for m in missing]
-    for name, value in tree["fitted"].items():
-        setattr(learner, name, _arrays(value))
-    if "classes_" in tree["fitted"] and learner.classes_.dtype == object:
+    fitted = {name: _arrays(value) for name, value in tree["fitted"].items()}
+    told, phase = fitted.pop("_replica_settings"), fitted.pop("_phase")
+    for name in _FITTED:
+        if name in fitted:
+            setattr(learner, name, fitted[name])
+    if "classes_" in fitted and learner.classes_.dtype == object:
         learner.classes_ = learner.classes_.astype(str)
-    learner._spec = _spec(tree["spec"])
     learner.history_ = History(_arrays(record) for record in tree["history"])
-    kind: Any = type("Kind", (), tree["kind"])
-    parts = assemble(learner, learner._objective(), learner._spec, kind, stacked=tree["stacked"])
-    try:
-        learner._runs = [
-            (engine, _restore(engine, kept, learner._device()))
-            for (engine, _, _), kept in zip(parts, tree["runs"], strict=True)
-        ]
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise ValueError(f"expected a state that fits the configuration in {folder}, got: {error}") from error
-    _check_shapes(learner._runs, folder)
-    learner.objective_ = learner._runs[0][0].objective
-    learner._kept_in = folder
-    begun = learner._phase["runs"]
-    for run in begun:
-        run["records"] = History(run["records"])
-    if len(begun) == len(learner._runs) and all(run["done"] for run in begun):
+    begun = [Begun(History(run["records"]), run["done"]) for run in phase["runs"]]
+    learner.training_ = replace(
+        _training(learner, tree, told, folder),
+        phase=Phase(phase["task"], phase["once"], begun),
+        folder=folder,
+        missing=tuple(m.name for m in missing),
+    )
+    learner.objective_ = learner.training_.runs[0].engine.objective
+    if len(begun) == len(learner.training_.runs) and all(run.done for run in begun):
         learner._conclude_phase()
     else:
         learner._conclude()
     return learner
+
+
+def _training(learner: Learner, tree: Json, told: list[Json], folder: Path) -> Training:
+    """The runs as they were kept, with engines for the learner's parameters."""
+    spec, kind = _spec(tree["spec"]), _Kind(**tree["kind"])
+    settings, each = learner.settings(), [learner._settings_of(own) for own in told]
+    parts = assemble(settings, each, told, spec, kind, stacked=tree["stacked"])
+    try:
+        runs = [
+            Run(engine, _restore(engine, kept, settings.device))
+            for (engine, _, _), kept in zip(parts, tree["runs"], strict=True)
+        ]
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ValueError(f"expected a state that fits the configuration in {folder}, got: {error}") from error
+    _check_shapes(runs, folder)
+    return Training(told, spec, runs)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the batches of a kept run were."""
+
+    grouped: bool
+    episodic: bool
 
 
 def _check_shapes(runs: list[Run], folder: Path) -> None:

@@ -1,28 +1,23 @@
-"""Runs: a Learner's trainings, one or many replicas, from their start to their answers.
+"""Runs: a Learner's trainings, one or many replicas, from their start to the end of a task.
 
-A run is an engine and a state. Replicas are stacked in one run where they can be trained at once, and
-are one run each where they cannot.
+Replicas are stacked in one run where they can be trained at once, and are one run each where they cannot.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from weft.core.configured import closest
 from weft.core.objective import Objective
-from weft.core.random import fold, key_of
 from weft.core.source import Source, Spec
 from weft.core.state import State
 from weft.core.strategy import Strategy
@@ -30,35 +25,38 @@ from weft.core.trees import tree_map, tree_stack
 from weft.engine.build import build
 from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
-from weft.engine.loop import History, Plan, begin, train
+from weft.engine.loop import Plan, begin, train
 from weft.engine.progress import Bar
 from weft.engine.schedule import is_torch_scheduler
 from weft.engine.vectorize import VectorizationWarning, blame
-from weft.learner.reading import DTYPES
-
-if TYPE_CHECKING:
-    from weft.learner.estimator import Learner
+from weft.learner.settings import Settings, optimizers_of
+from weft.learner.training import Begun, Phase, Run, Training
 
 __all__ = [
-    "Run",
-    "answering",
-    "ask",
+    "Kind",
     "assemble",
-    "draw",
+    "copied",
     "go_on",
+    "make_engine",
     "records",
-    "settings",
-    "single",
+    "replica_settings",
     "solve_all",
     "start",
     "train_all",
 ]
 
-Run = tuple[Engine, State]
-_ROWS = 8192  # rows at a time when a capability is asked
+
+class Kind(Protocol):
+    """What an engine must know of the batches: a source says it, and another engine does."""
+
+    @property
+    def grouped(self) -> bool: ...
+
+    @property
+    def episodic(self) -> bool: ...
 
 
-def settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
+def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
     """What distinguishes each replica: parameter values by name."""
     if replicas is None:
         return [{"random_state": seed}]
@@ -84,43 +82,49 @@ def settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
     return [{"random_state": seed, **{n: v[k] for n, v in replicas.items()}} for k in range(count)]
 
 
-# --- training ---------------------------------------------------------------------------------------
+# --- beginning ------------------------------------------------------------------------------------------
 
 
-def start(learner: Learner, objective: Objective, strategy: Strategy, source: Source) -> list[Run]:
-    """Builds the objective and the state of every run: one, stacked replicas, or one run each."""
-    device = learner._device()
-    for setting in learner._replica_settings:
-        _with(learner, setting)  # unknown names and values out of range are refused before anything else
-    if learner.replicas is not None and _stackable(learner, objective, strategy, learner._replica_settings):
-        ((engine, seeds, builds),) = assemble(learner, objective, source.spec, source, stacked=True)
-        state = engine.init(seeds, device, learner.init, builds)
+def start(
+    settings: Settings, each: list[Settings], told: list[dict[str, Any]], source: Source, *, replicated: bool
+) -> list[Run]:
+    """Builds the objective and the state of every run: one, stacked replicas, or one run each.
+
+    Args:
+        settings: the learner's own.
+        each: those of each replica, for what is swept differs between them.
+        told: what distinguishes each replica, by name.
+        source: what they will learn from.
+        replicated: whether there are replicas, be it one.
+    """
+    if replicated and _stackable(settings, told):
+        ((engine, seeds, builds),) = assemble(settings, each, told, source.spec, source, stacked=True)
+        state = engine.init(seeds, settings.device, settings.init, builds)
         if _vectorizes(engine, state, source):
-            return [(engine, state)]
-    parts = assemble(learner, objective, source.spec, source, stacked=False)
-    return [(engine, engine.init(seeds, device, learner.init, builds)) for engine, seeds, builds in parts]
+            return [Run(engine, state)]
+    parts = assemble(settings, each, told, source.spec, source, stacked=False)
+    return [Run(engine, engine.init(seeds, settings.device, settings.init, builds)) for engine, seeds, builds in parts]
 
 
 def assemble(
-    learner: Learner, objective: Objective, spec: Spec, kind: Source | Engine, *, stacked: bool
+    settings: Settings, each: list[Settings], told: list[dict[str, Any]], spec: Spec, kind: Kind, *, stacked: bool
 ) -> list[tuple[Engine, list[int], list[Objective]]]:
     """Engines without states: one for all replicas at once, or one for each; with seeds and built objectives."""
-    each, dtype = learner._replica_settings, DTYPES[learner.dtype]
-    owners = [_with(learner, setting) for setting in each]
-    seeds = [int(setting["random_state"]) for setting in each]
+    seeds = [int(one["random_state"]) for one in told]
     if stacked:
-        swept = {n: [s[n] for s in each] for n in each[0] if n != "random_state"}
-        tensors = {n.partition("__")[2]: _numbers(n, v).to(learner._device(), dtype) for n, v in swept.items()}
-        builds = [build(objective, spec, seed, dtype) for seed in seeds]
-        return [(make_engine(owners[0], builds[0], kind, swept=tensors, replicas=len(each)), seeds, builds)]
+        swept = {n: [one[n] for one in told] for n in told[0] if n != "random_state"}
+        values = {n.partition("__")[2]: _swept(n, v).to(settings.device, settings.dtype) for n, v in swept.items()}
+        builds = [build(settings.objective, spec, seed, settings.dtype) for seed in seeds]
+        return [(make_engine(each[0], builds[0], kind, swept=values, replicas=len(told)), seeds, builds)]
     parts = []
-    for own, seed in zip(owners, seeds, strict=True):
-        built = build(own._objective(), spec, seed, dtype)
+    for own, seed in zip(each, seeds, strict=True):
+        built = build(own.objective, spec, seed, settings.dtype)
         parts.append((make_engine(own, built, kind), [seed], [built]))
     return parts
 
 
-def _numbers(name: str, values: list[Any]) -> Tensor:
+def _swept(name: str, values: list[Any]) -> Tensor:
+    """One number for each replica."""
     try:
         return torch.tensor(values, dtype=torch.float64)
     except (TypeError, ValueError) as error:
@@ -128,16 +132,16 @@ def _numbers(name: str, values: list[Any]) -> Tensor:
 
 
 def make_engine(
-    learner: Learner,
+    settings: Settings,
     built: Objective,
-    source: Source | Engine,
+    kind: Kind,
     *,
     swept: dict[str, Tensor] | None = None,
     replicas: int | None = None,
 ) -> Engine:
-    """The engine for a learner's present parameters, and for batches as this source (or another engine) has them."""
+    """The engine for these settings, and for batches of this kind."""
     names = [name for name, _ in built.named_parameters()]
-    optimizers = learner._optimizers(built)
+    optimizers = optimizers_of(settings.optimizer, built)
     for optimizer in optimizers.values():
         frozen = [optimizer.freeze] if isinstance(optimizer.freeze, str) else optimizer.freeze
         for pattern in (*frozen, *(optimizer.groups or {})):
@@ -145,43 +149,31 @@ def make_engine(
                 raise closest(pattern, names, "a pattern that fits parameter names")
     return Engine(
         built,
-        learner._strategy(),
+        settings.strategy,
         optimizers,
-        grouped=source.grouped,
-        episodic=source.episodic,
-        clip=learner.clip,
-        pieces=learner.accumulate,
-        memory=learner.memory,
-        weighting=learner.weighting,
-        schedule=learner.schedule,
+        grouped=kind.grouped,
+        episodic=kind.episodic,
+        clip=settings.clip,
+        pieces=settings.accumulate,
+        memory=settings.memory,
+        weighting=settings.weighting,
+        schedule=settings.schedule,
         swept=swept,
         replicas=replicas,
     )
 
 
-def _with(learner: Learner, setting: dict[str, Any]) -> Learner:
-    """A single run's learner, with a replica's own settings."""
-    if not isinstance(learner.replicas, dict):
-        return learner  # the seeds differ, nothing else
-    own = copy.copy(learner)
-    for outer in {name.partition("__")[0] for name in setting if "__" in name}:
-        setattr(own, outer, clone(getattr(own, outer, None), safe=False))
-    own.set_params(**setting, replicas=None)
-    own._strategy().validate()
-    return own
-
-
-def _stackable(learner: Learner, objective: Objective, strategy: Strategy, each: list[dict[str, Any]]) -> bool:
+def _stackable(settings: Settings, told: list[dict[str, Any]]) -> bool:
     """Whether the replicas can be trained as one; says once why not."""
-    free = {"random_state", "optimizer__lr", *(f"strategy__{name}" for name in strategy.sweeps)}
-    fixed = [name for name in each[0] if name not in free]
-    odd = [o for o in learner._optimizers(objective).values() if not o.elementwise]
+    free = {"random_state", "optimizer__lr", *(f"strategy__{name}" for name in settings.strategy.sweeps)}
+    fixed = [name for name in told[0] if name not in free]
+    odd = [o for o in optimizers_of(settings.optimizer, settings.objective).values() if not o.elementwise]
     reason = ""
     if fixed:
         reason = f"{fixed[0]!r} changes what is computed"
     elif odd:
         reason = f"{odd[0]!r} does not act on each component by itself"
-    elif is_torch_scheduler(learner.schedule) and "optimizer__lr" in each[0]:
+    elif is_torch_scheduler(settings.schedule) and "optimizer__lr" in told[0]:
         reason = "a torch scheduler keeps one learning rate"
     if reason:
         warnings.warn(f"replicas are trained one after another: {reason}", VectorizationWarning, stacklevel=5)
@@ -205,35 +197,28 @@ def _vectorizes(engine: Engine, state: State, source: Source) -> bool:
     return True
 
 
-def go_on(learner: Learner, runs: list[Run], source: Source, *, carry: bool) -> list[Run]:
+def go_on(training: Training, each: list[Settings], source: Source, *, carry: bool) -> list[Run]:
     """The runs with engines for the learner's present parameters, which may have changed since.
 
     `carry` keeps what the optimizers have gathered (momenta), for another pass over the same task.
     """
-    count = len(settings(learner.replicas, 0))
-    if count != len(learner.seeds_):
-        raise ValueError(
-            f"expected the {len(learner.seeds_)} replicas that training began with, got {count}; fit anew, without "
-            "warm_start"
-        )
     renewed = []
-    for (old, state), setting in zip(runs, learner._replica_settings, strict=False):
-        own = _with(learner, setting)
+    for (old, state), own in zip(training.runs, each, strict=False):
         swept = old.swept if old.rates is None else {**old.swept, "lr": old.rates}
         engine = make_engine(own, old.objective, source, swept=swept, replicas=old.replicas)
         for player, gradient in engine.gradients.items():
             gradient.mapper = old.gradients[player].mapper  # what cannot be vectorized has been announced
         if _kinds(engine.strategy) != _kinds(old.strategy):
             for player in engine.players:
-                each = [state.replica(k) for k in range(state.replicas or 1)]
-                fresh = [engine.strategy.init({n: run.params[n] for n in engine.names[player]}) for run in each]
+                replicas = [state.replica(k) for k in range(state.replicas or 1)]
+                fresh = [engine.strategy.init({n: run.params[n] for n in engine.names[player]}) for run in replicas]
                 state.strategy[player] = tree_stack(fresh) if state.replicas else fresh[0]
         before = dict(state.optimizers)
         engine.prepare(state)
         if carry and engine.names == old.names:
             for player, optimizer in before.items():
                 _carry(optimizer, state.optimizers[player])
-        renewed.append((engine, state))
+        renewed.append(Run(engine, state))
     return renewed
 
 
@@ -249,39 +234,47 @@ def _kinds(strategy: Strategy) -> list[type]:
     return [type(part) for part in getattr(strategy, "parts", [strategy])]
 
 
+# --- training -------------------------------------------------------------------------------------------
+
+
 def train_all(
-    runs: list[Run], source: Source, plan: Plan, phase: dict[str, Any], *, keep: Callable[..., None], shown: bool
+    runs: list[Run], source: Source, plan: Plan, phase: Phase, *, keep: Callable[[bool], None], shown: bool
 ) -> None:
     """Runs the plan in every run, then consolidates the task.
 
-    `phase` tells how far that has come: the task, and for each run begun its records and whether it is
-    done. `keep` is called whenever state and phase are such that the training can go on from them.
+    `keep` is called whenever state and phase are such that the training can go on from them, with whether it must.
     """
-    task, begun, first = phase["task"], phase["runs"], world()[0] == 0
+    first = world()[0] == 0
     for i, (engine, state) in enumerate(runs):
-        if i == len(begun):
+        if i == len(phase.runs):
             begin(engine, state, plan)
-            if task is not None:
-                engine.release(state, task)
-            begun.append({"records": History(), "done": False})
-            keep()
-        if begun[i]["done"]:
+            if phase.task is not None:
+                engine.release(state, phase.task)
+            phase.runs.append(Begun())
+            keep(True)
+        if phase.runs[i].done:
             continue
         engine.total = plan.steps
         with Bar(plan, engine, shown=shown and first) as bar:
             seen = [*plan.observers, bar.update] if first else []
-            observers = [*seen, lambda record: keep(must=False)]
-            train(engine, state, source, replace(plan, observers=observers), begun[i]["records"])
-        if task is not None:
-            engine.consolidate(state, source, task)
-        begun[i]["done"] = True
-        keep()
+            observers = [*seen, lambda record: keep(False)]
+            train(engine, state, source, replace(plan, observers=observers), phase.runs[i].records)
+        if phase.task is not None:
+            engine.consolidate(state, source, phase.task)
+        phase.runs[i].done = True
+        keep(True)
 
 
-def records(phase: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A phase's records, those of several runs side by side."""
-    if phase["runs"]:
-        yield from _merged([run["records"] for run in phase["runs"]], phase["task"])
+def records(phase: Phase) -> Iterator[dict[str, Any]]:
+    """A phase's records, those of several runs side by side; what stopped early has NaN from there on."""
+    histories = [run.records for run in phase.runs]
+    for i in range(max((len(h) for h in histories), default=0)):
+        beside: list[dict[str, Any]] = [h[i] if i < len(h) else {} for h in histories]
+        whole = max(beside, key=len)
+        if len(histories) > 1:
+            fixed = ("step", "epoch", "seconds")
+            whole = {n: v if n in fixed else np.array([r.get(n, math.nan) for r in beside]) for n, v in whole.items()}
+        yield {**whole, "task": phase.task} if phase.task is not None else {**whole}
 
 
 def solve_all(runs: list[Run], source: Source) -> None:
@@ -294,96 +287,12 @@ def solve_all(runs: list[Run], source: Source) -> None:
             state.stopped[k] = "solved"
 
 
-def _merged(histories: list[History], task: str | None) -> Iterator[dict[str, Any]]:
-    """Records of runs made one after another, side by side; what stopped early has NaN from there on."""
-    for i in range(max(len(h) for h in histories)):
-        records = [h[i] if i < len(h) else {} for h in histories]
-        whole: dict[str, Any] = dict(max(records, key=len))  # type: ignore[arg-type]
-        if len(histories) > 1:
-            fixed = ("step", "epoch", "seconds")
-            whole = {n: v if n in fixed else np.array([r.get(n, math.nan) for r in records]) for n, v in whole.items()}
-        yield {**whole, "task": task} if task is not None else whole
-
-
-# --- answers ----------------------------------------------------------------------------------------
-
-
-def singles(runs: list[Run]) -> list[Run]:
-    """Every replica as a single run."""
-    return [(engine, state.replica(k)) for engine, state in runs for k in range(state.replicas or 1)]
-
-
-def single(learner: Learner, k: int) -> Learner:
-    """One replica as a fitted learner of its own, with copies of its tensors."""
-    every = singles(learner._runs)
-    if not -len(every) <= k < len(every):
-        raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
-    k %= len(every)
-    setting = learner._replica_settings[k]
-    engine, state = every[k]
-    trees = {name: tree_map(Tensor.clone, getattr(state, name)) for name in ("params", "buffers", "strategy")}
-    state = replace(state, **trees, optimizers={}, best={})
-    own = copy.copy(_with(learner, setting))
-    alone = make_engine(own, engine.objective, engine)
-    for player, gradient in alone.gradients.items():
-        gradient.mapper = engine.gradients[player].mapper
-    alone.prepare(state)
-    own.replicas, own.seeds_, own._replica_settings = None, [learner.seeds_[k]], [setting]
-    own._runs = [(alone, state)]
-    own.history_ = History(
-        {n: v[k] if isinstance(v, np.ndarray) else v for n, v in record.items()} for record in learner.history_
-    )
-    own._conclude()
-    return own
-
-
-def answering(learner: Learner) -> list[Run]:
-    """The replicas that answer: all that did not diverge; after a sweep, the best."""
-    every = singles(learner._runs)
-    if isinstance(learner.replicas, dict):
-        return [every[learner.best_replica_]]
-    sound = [(e, s) for e, s in every if not s.diverged]
-    if not sound:
-        raise NotFittedError("expected a trained replica, got none: every one has diverged; see stop_reason_")
-    return sound
-
-
-def ask(learner: Learner, name: str, x: Tensor) -> np.ndarray[Any, Any]:
-    """A capability that works row by row, merged over replicas."""
-    mark = learner._objective().capabilities()[name]
-    runs = answering(learner)
-    if mark.merge == "refuse" and len(runs) > 1:
-        raise ValueError(
-            f"expected one replica to answer {name!r}, got {len(runs)}, whose answers cannot be averaged; "
-            f"ask one of them: .replica(0).{name}(...)"
-        )
-    parts: list[Tensor] = []
-    device = runs[0][1].device
-    for first in range(0, len(x), _ROWS):
-        chunk = x[first : first + _ROWS].to(device)
-        rows = torch.arange(first, first + len(chunk), device=device)
-        answers = [e.call(s, name, chunk, key=fold(key_of(s.seeds), name), rows=rows) for e, s in runs]
-        merged = answers[0]
-        if len(answers) > 1:
-            stacked = torch.stack(answers)
-            logarithms = mark.merge == "logmeanexp"
-            merged = torch.logsumexp(stacked, 0) - math.log(len(answers)) if logarithms else stacked.mean(0)
-        parts.append(mark.finish(merged) if mark.finish else merged)
-    return _as_numpy(torch.cat(parts))
-
-
-def draw(learner: Learner, n: int) -> np.ndarray[Any, Any]:
-    """Samples, shared out among the replicas."""
-    runs = answering(learner)
-    edges = [k * n // len(runs) for k in range(len(runs) + 1)]
-    drawn = []
-    for (engine, state), a, b in zip(runs, edges[:-1], edges[1:], strict=True):
-        if b > a:
-            rows = torch.arange(a, b, device=state.device)
-            drawn.append(engine.call(state, "sample", b - a, key=fold(key_of(state.seeds), "sample"), rows=rows))
-    return _as_numpy(torch.cat(drawn))
-
-
-def _as_numpy(answer: Tensor) -> np.ndarray[Any, Any]:
-    """NumPy knows no bfloat16."""
-    return (answer.float() if answer.dtype == torch.bfloat16 else answer).cpu().numpy()
+def copied(run: Run, settings: Settings) -> Run:
+    """One replica as a run of its own, with copies of its tensors and fresh optimizers."""
+    trees = {name: tree_map(Tensor.clone, getattr(run.state, name)) for name in ("params", "buffers", "strategy")}
+    state = replace(run.state, **trees, optimizers={}, best={})
+    engine = make_engine(settings, run.engine.objective, run.engine)
+    for player, gradient in engine.gradients.items():
+        gradient.mapper = run.engine.gradients[player].mapper
+    engine.prepare(state)
+    return Run(engine, state)

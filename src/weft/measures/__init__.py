@@ -1,45 +1,21 @@
 """Measures of what was learned: risk by environment, agreement of gradients, consistency of optima, what is kept of
-tasks in sequence, calibration."""
+tasks in sequence, calibration. Those that need no learner are of `weft.scores`, and can be had here too.
+"""
 
-from weft.measures.calibration import Posterior, coverage, expected_calibration_error, posterior
-from weft.measures.continual import (
-    TaskMatrix,
-    accuracy_matrix,
-    average_accuracy,
-    backward_transfer,
-    fisher,
-    fisher_overlap,
-    forgetting,
-    forward_transfer,
-    task_scores,
-)
-from weft.measures.gradients import Agreement, Signal, environment_gradients, feature_signal, sign_agreement
-from weft.measures.ilc import Consistency, consistency, learner_consistency, quadratic_consistency
-from weft.measures.risk import Risk, environment_risk
+from __future__ import annotations
 
-__all__ = [
-    "Agreement",
-    "Consistency",
-    "Posterior",
-    "Risk",
-    "Signal",
-    "TaskMatrix",
-    "accuracy_matrix",
-    "average_accuracy",
-    "backward_transfer",
-    "consistency",
-    "coverage",
-    "environment_gradients",
-    "environment_risk",
-    "expected_calibration_error",
-    "feature_signal",
-    "fisher",
-    "fisher_overlap",
-    "forgetting",
-    "forward_transfer",
-    "learner_consistency",
-    "posterior",
-    "quadratic_consistency",
-    "sign_agreement",
-    "task_scores",
-]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.measures.fisher import fisher, fisher_overlap
+    from weft.measures.gradients import Agreement, Signal, environment_gradients, feature_signal, sign_agreement
+    from weft.measures.ilc import Consistency, consistency, learner_consistency, quadratic_consistency
+    from weft.measures.posterior import Posterior, posterior
+    from weft.measures.risk import Risk, environment_risk
+    from weft.measures.tasks import TaskMatrix, accuracy_matrix, task_scores
+    from weft.scores.calibration import coverage, expected_calibration_error
+    from weft.scores.tasks import average_accuracy, backward_transfer, forgetting, forward_transfer
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

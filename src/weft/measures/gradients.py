@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.trees import Params
+from weft.learner.estimator import Learner
 from weft.measures.fitted import Fitted
 
 __all__ = ["Agreement", "Signal", "environment_gradients", "feature_signal", "sign_agreement"]
 
 
-def environment_gradients(learner: Any, X: Any, y: Any = None, *, environment: Any) -> Params:
+def environment_gradients(learner: Learner, X: Any, y: Any = None, *, environment: Any) -> Params:
     """The gradient of each environment's mean loss at a fitted learner's parameters,
 
         g_e = grad_theta  mean_{i in e} loss_i.
@@ -199,11 +200,10 @@ def feature_signal(
 
 def _first_layer(fitted: Fitted, d: int) -> str:
     """The name of the weights that read the features: of the first linear layer with d inputs."""
-    objective = fitted.learner._runs[0][0].objective
-    for name, layer in objective.named_modules():
+    for name, layer in fitted.module.named_modules():
         if isinstance(layer, nn.Linear) and layer.in_features == d and f"{name}.weight" in fitted.params:
             return f"{name}.weight"
     raise ValueError(
-        f"expected a net whose first layer is linear in the {d} features, got {type(objective).__name__} without one "
-        "that is trained; ask for of='inputs'"
+        f"expected a net whose first layer is linear in the {d} features, got {type(fitted.module).__name__} without "
+        "one that is trained; ask for of='inputs'"
     )

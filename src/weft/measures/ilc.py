@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.core.random import fold, gauss, key_of
+from weft.learner.estimator import Learner
 from weft.measures.fitted import Fitted
 
 __all__ = ["Consistency", "consistency", "learner_consistency", "quadratic_consistency"]
@@ -234,7 +235,7 @@ def _inconsistency(
 
 
 def learner_consistency(
-    learner: Any, X: Any, y: Any = None, *, environment: Any, epsilon: float, **search: Any
+    learner: Learner, X: Any, y: Any = None, *, environment: Any, epsilon: float, **search: Any
 ) -> Consistency:
     """The numerical estimate for a fitted learner: each replica is the optimum of a starting point of its own.
 

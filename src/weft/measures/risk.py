@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from weft.core.configured import closest
-from weft.core.source import Batch
+from weft.learner.estimator import Learner
+from weft.learner.reading import names_of_rows
 
 __all__ = ["Risk", "environment_risk"]
-
-_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -35,14 +32,14 @@ class Risk:
     measure: str
     names: list[Any]
     rows: list[int]
-    values: np.ndarray[Any, Any]
-    worst: Any
+    values: NDArray[np.float64]
+    worst: float | NDArray[np.float64]
     worst_environment: Any
-    mean: Any
+    mean: float | NDArray[np.float64]
 
 
 def environment_risk(
-    learner: Any, X: Any, y: Any = None, *, environment: Any, measure: str = "loss", more: bool | None = None
+    learner: Learner, X: Any, y: Any = None, *, environment: Any, measure: str = "loss", more: bool | None = None
 ) -> Risk:
     """The risk of a fitted learner in each environment, and in its worst one.
 
@@ -77,21 +74,16 @@ def environment_risk(
         >>> risk.worst_environment, bool(risk.worst < 0.1), bool(risk.values[0] > 0.9)
         (2, True, True)
     """
-    from weft.learner.reading import environments, read
-
     check_is_fitted(learner)
     if environment is None:
         raise ValueError("expected the environment of each row, got None")
-    data = read(learner, X, y, None, None, reset=False)
-    labels = environments(environment, len(data["x"]))
+    data = learner.read(X, y)
+    labels = names_of_rows(environment, len(data["x"]), "environment")
     data.pop("classes", None)
     names, codes = np.unique(labels, return_inverse=True)
-    found: list[list[np.ndarray[Any, Any]]] = []
-    for e in range(len(names)):
-        members = torch.from_numpy(np.flatnonzero(codes.reshape(-1) == e))
-        found.append([_measured(engine, state, data, members, measure) for engine, state in learner._runs])
-    values = np.stack([np.concatenate(parts) for parts in found], axis=1)
-    name, direction = learner._objective().progress
+    of_each = [np.flatnonzero(codes.reshape(-1) == e) for e in range(len(names))]
+    values = np.stack([learner.training_.measured(data, rows, measure) for rows in of_each], axis=1)
+    name, direction = learner.objective_.progress
     if more is None:
         more = direction == "max" if measure == name else measure == "accuracy"
     at = values.argmin(1) if more else values.argmax(1)
@@ -100,20 +92,3 @@ def environment_risk(
     if learner.replicas is None:
         values, worst, where, mean = values[0], worst[0].item(), where[0], mean[0].item()
     return Risk(measure, names.tolist(), rows, values, worst, where.tolist(), mean)
-
-
-def _measured(engine: Any, state: Any, data: Batch, rows: torch.Tensor, measure: str) -> np.ndarray[Any, Any]:
-    """One environment's measure, by replica."""
-
-    def batches() -> Iterator[Batch]:
-        for part in rows.split(_ROWS):
-            batch = {name: values[part].to(state.device) for name, values in data.items()}
-            batch["row"] = part.to(state.device)  # the draws of a row are its own
-            if engine.replicas is not None:
-                batch = {name: v.expand(engine.replicas, *v.shape) for name, v in batch.items()}
-            yield batch
-
-    values = engine.measure(state, batches())
-    if measure not in values:
-        raise closest(measure, values, f"a measure that {type(engine.objective).__name__} reports")
-    return values[measure].detach().double().reshape(-1).cpu().numpy()

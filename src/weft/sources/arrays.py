@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.random import bits, fold, key_of
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
 
-__all__ = ["Arrays"]
+__all__ = ["Arrays", "as_array"]
 
 
 class Arrays(Source):
@@ -79,11 +80,11 @@ class Arrays(Source):
         self.environments: np.ndarray[Any, Any] = np.zeros(1)
         self._group = torch.zeros(self.rows, dtype=torch.int64, device=device)
         if environment is not None:
-            self.environments, codes = np.unique(_plain(environment), return_inverse=True)
+            self.environments, codes = np.unique(as_array(environment), return_inverse=True)
             if len(codes) != self.rows:
                 raise ValueError(f"expected {self.rows} environments, one for each row, got {len(codes)}")
             self._group = torch.as_tensor(codes.reshape(-1), device=device)
-        layers = self._group if strata is None else torch.as_tensor(np.unique(_plain(strata), return_inverse=True)[1])
+        layers = self._group if strata is None else torch.as_tensor(np.unique(as_array(strata), return_inverse=True)[1])
         self._strata = layers.reshape(-1).to(device)
         self.spec = {
             name: Field(tuple(t.shape[1:]), t.dtype, classes if name == "y" else None)
@@ -101,7 +102,7 @@ class Arrays(Source):
                 f"expected rows{whose} in the {part} part, got none; with so few rows pass validation=(X, y) instead "
                 "of a share"
             )
-        self._group_sizes = sizes.to(device)
+        self.group_sizes = sizes.to(device)
         largest = int(sizes.max())
         self.epoch = -(-largest // min(batch_size or largest, largest))
         self._cache: tuple[Any, Tensor] | None = None
@@ -147,9 +148,9 @@ class Arrays(Source):
         if not self.grouped:
             return order
         order = order.gather(-1, torch.argsort(self._group[order], dim=-1, stable=True))
-        starts = self._group_sizes.cumsum(0) - self._group_sizes
-        within = torch.arange(int(self._group_sizes.max()), device=key.device)
-        index = starts[:, None] + within.minimum(self._group_sizes[:, None] - 1)  # padding repeats the last real row
+        starts = self.group_sizes.cumsum(0) - self.group_sizes
+        within = torch.arange(int(self.group_sizes.max()), device=key.device)
+        index = starts[:, None] + within.minimum(self.group_sizes[:, None] - 1)  # padding repeats the last real row
         return order[..., index]
 
     # --- batches -------------------------------------------------------------------------------------
@@ -170,8 +171,8 @@ class Arrays(Source):
         if not self.grouped:
             n = order.shape[-1]
             return self._rows(order[..., i * n // steps : (i + 1) * n // steps])
-        start, stop = i * self._group_sizes // steps, (i + 1) * self._group_sizes // steps
-        width = -(-int(self._group_sizes.max()) // steps)
+        start, stop = i * self.group_sizes // steps, (i + 1) * self.group_sizes // steps
+        width = -(-int(self.group_sizes.max()) // steps)
         position = start[:, None] + torch.arange(width, device=order.device)
         real = position < stop[:, None]
         # Padding repeats a real row of the group (the last one taken), at weight 0.
@@ -204,9 +205,10 @@ class Arrays(Source):
         """Moves the arrays to a device."""
         self.fields = {name: t.to(device) for name, t in self.fields.items()}
         self._group, self._strata = self._group.to(device), self._strata.to(device)
-        self._group_sizes = self._group_sizes.to(device)
+        self.group_sizes = self.group_sizes.to(device)
         return self
 
 
-def _plain(values: Any) -> np.ndarray[Any, Any]:
-    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+def as_array(values: object) -> NDArray[Any]:
+    """A NumPy array of whatever holds numbers or names."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

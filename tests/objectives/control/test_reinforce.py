@@ -217,7 +217,7 @@ def test_fisher_information_of_trajectories_is_exact():
 
 def played(learner, envs=128, greedy=False):
     """The mean return of fresh episodes."""
-    _, state = learner._runs[0]
+    _, state = learner.training_.runs[0]
     batch = next(Rollouts(CartPole(), envs=envs, greedy=greedy).once(state, envs))
     return (batch["reward"] * batch["mask"]).sum(1).mean().item()
 
@@ -243,8 +243,8 @@ def test_replica_is_the_single_run():
     both = Learner(REINFORCE(hidden=(8,)), replicas=2, random_state=3, **settings).fit(source)
     for k in range(2):
         alone = Learner(REINFORCE(hidden=(8,)), random_state=3 + k, **settings).fit(source)
-        for name, value in alone._runs[0][1].params.items():
-            torch.testing.assert_close(both.replica(k)._runs[0][1].params[name], value)
+        for name, value in alone.training_.runs[0][1].params.items():
+            torch.testing.assert_close(both.replica(k).training_.runs[0][1].params[name], value)
     with pytest.raises(ValueError, match="expected one replica to answer 'act'"):
         both.act(np.zeros(4))
 

@@ -23,7 +23,7 @@ def line(strategy, steps=8, **settings):
 
 
 def rows(learner):
-    state = learner._runs[0][1].strategy[""]
+    state = learner.training_.runs[0][1].strategy[""]
     found = state.get("agem", state)["memory"]["rows"]
     return found["x"].numpy(), found["y"].numpy()
 

@@ -51,7 +51,7 @@ def test_it_is_laplace_with_the_identity_and_counts_examples_where_asked():
     preset, whole = line(L2Anchor(strength=0.5)), line(Laplace(curvature="identity", strength=0.5, normalize=False))
     for learner in (preset, whole):
         learner.partial_fit(*TASKS[0], task="a", sample_weight=np.full(20, 2.0))
-    held = [learner._runs[0][1].strategy[""]["tasks"] for learner in (preset, whole)]
+    held = [learner.training_.runs[0][1].strategy[""]["tasks"] for learner in (preset, whole)]
     assert float(held[0]["a"]["precision"]["scale"]) == 1.0
     assert float(held[1]["all"]["precision"]["scale"]) == 40.0
 
@@ -60,7 +60,7 @@ def test_a_repeated_task_replaces():
     learner = line(L2Anchor(strength=0.5))
     for task in ("a", "b", "a"):
         learner.partial_fit(*TASKS[0], task=task)
-    assert sorted(learner._runs[0][1].strategy[""]["tasks"]) == ["a", "b"]
+    assert sorted(learner.training_.runs[0][1].strategy[""]["tasks"]) == ["a", "b"]
 
 
 def test_it_holds_what_has_no_likelihood():
@@ -68,9 +68,9 @@ def test_it_holds_what_has_no_likelihood():
     for strength in (0.0, 100.0):
         game = Learner(GAN(hidden=(8,)), strategy=L2Anchor(strength=strength), steps=30, random_state=0)
         game.partial_fit(ring(100), task="a")
-        start = {n: p.clone() for n, p in game._runs[0][1].params.items()}
+        start = {n: p.clone() for n, p in game.training_.runs[0][1].params.items()}
         game.partial_fit(ring(100) + 3.0, task="b")
-        far[strength] = sum(float((p - start[n]).square().sum()) for n, p in game._runs[0][1].params.items())
+        far[strength] = sum(float((p - start[n]).square().sum()) for n, p in game.training_.runs[0][1].params.items())
     assert far[100.0] < 0.5 * far[0.0], far
 
 

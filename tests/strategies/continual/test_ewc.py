@@ -20,7 +20,7 @@ from weft.strategies import EWC
 
 def fitted(module, x, y, objective=Classification, **settings):
     learner = Learner(objective(module, **settings), epochs=2, dtype="float64", random_state=0).fit(x, y)
-    return learner.objective_, learner._runs[0][1]
+    return learner.objective_, learner.training_.runs[0][1]
 
 
 def precision(strategy, objective, run, x, y, weight=None, rows=1000):
@@ -120,7 +120,7 @@ def test_two_tasks_in_sequence_are_the_joint_posterior():
     learner.partial_fit(x1, y1, task="first").partial_fit(x2, y2, task="second")
     design = np.column_stack([np.ones(80), np.concatenate([x1, x2])])
     joint = np.linalg.lstsq(design, np.concatenate([y1, y2]), rcond=None)[0]
-    run = learner._runs[0][1]
+    run = learner.training_.runs[0][1]
     np.testing.assert_allclose(run.params["net.1.weight"][0], joint[1:], rtol=1e-6)
     np.testing.assert_allclose(run.params["net.1.bias"], joint[:1], rtol=1e-6)
     tasks = run.strategy[""]["tasks"]
@@ -132,7 +132,7 @@ def test_two_tasks_in_sequence_are_the_joint_posterior():
         x2, y2, task="second"
     )
     alone = np.linalg.lstsq(design[30:], y2, rcond=None)[0]
-    np.testing.assert_allclose(plain._runs[0][1].params["net.1.weight"][0], alone[1:], rtol=1e-6)
+    np.testing.assert_allclose(plain.training_.runs[0][1].params["net.1.weight"][0], alone[1:], rtol=1e-6)
     assert np.abs(alone - joint).max() > 1e-2
 
 
@@ -157,7 +157,7 @@ def test_the_same_task_again_replaces():
     clf = Classifier(strategy=EWC(strength=1.0), epochs=2, random_state=0)
     for task in ("a", "b", "a"):
         clf.partial_fit(X, LABELS, classes=range(3), task=task)
-    kept = clf._runs[0][1].strategy[""]["tasks"]
+    kept = clf.training_.runs[0][1].strategy[""]["tasks"]
     assert list(kept) == ["b", "a"]
     assert clf.tasks_ == ["b", "a"]
 

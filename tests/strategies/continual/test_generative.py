@@ -56,7 +56,7 @@ def line(strategy, **settings):
 
 
 def memory(learner, player=""):
-    return learner._runs[0][1].strategy[player]["memory"]["rows"]
+    return learner.training_.runs[0][1].strategy[player]["memory"]["rows"]
 
 
 def test_with_a_perfect_generator_and_a_net_that_fits_it_is_replay():
@@ -181,7 +181,7 @@ def test_an_objective_that_samples_is_its_own_generator():
     learner = Learner(GAN(hidden=(8,)), strategy=GenerativeReplay(size=20, rows=20), steps=3, random_state=0)
     for task in range(2):
         learner.partial_fit(X + task, task=task)
-        engine, state = learner._runs[0]
+        engine, state = learner.training_.runs[0]
         held = [memory(learner, player)["x"] for player in ("critic", "generator")]
         torch.testing.assert_close(*held, rtol=0, atol=0)
         key = fold(key_of(state.seeds), "consolidate", str(task), "ask")

@@ -30,7 +30,7 @@ NETS = {
 def fitted(make, x=X, y=LABELS, weight=None, rows=5):
     """A trained objective and what a strategy sees of it at a task's end."""
     learner = Learner(Classification(make()), epochs=3, dtype="float64", random_state=0).fit(x, y)
-    objective, run = learner.objective_, learner._runs[0][1]
+    objective, run = learner.objective_, learner.training_.runs[0][1]
     batch = {"x": torch.as_tensor(x), "y": torch.as_tensor(y)}
     if weight is not None:
         batch["weight"] = torch.as_tensor(weight)
@@ -133,8 +133,8 @@ def test_penalties_of_three_tasks_are_summed_and_a_repeated_task_takes_its_own_a
     clf = Classifier(strategy=Laplace(curvature="diagonal", penalties="per_task"), epochs=2, random_state=0)
     for task in "abc":
         clf.partial_fit(X, LABELS, classes=range(3), task=task)
-    state, strategy = clf._runs[0][1].strategy[""], clf.strategy
-    point = {name: p + 0.1 for name, p in clf._runs[0][1].params.items()}
+    state, strategy = clf.training_.runs[0][1].strategy[""], clf.strategy
+    point = {name: p + 0.1 for name, p in clf.training_.runs[0][1].params.items()}
     assert list(state["sum"]) == ["all"]
     one_by_one = strategy.penalty(point, {**state, "sum": {}})
     torch.testing.assert_close(strategy.penalty(point, state), one_by_one)
@@ -247,7 +247,7 @@ def in_sequence(strategy, tasks):
     learner = line(strategy)
     for i, (x, y) in enumerate(tasks):
         learner.partial_fit(x, y, task=i)
-    params = learner._runs[0][1].params
+    params = learner.training_.runs[0][1].params
     return np.concatenate([params["net.1.bias"].numpy(), params["net.1.weight"].numpy()[0]])
 
 
@@ -277,10 +277,12 @@ def test_a_task_may_have_any_name(penalties):
     other = line(Laplace(curvature="full", penalties=penalties, strength=0.1), steps=50)
     for name in ("first", "second", "last"):
         other.partial_fit(*task(1, 40), task=name)
-    for (name, a), b in zip(learner._runs[0][1].params.items(), other._runs[0][1].params.values(), strict=True):
+    for (name, a), b in zip(
+        learner.training_.runs[0][1].params.items(), other.training_.runs[0][1].params.values(), strict=True
+    ):
         torch.testing.assert_close(a, b, msg=name)
     kept = [
-        sum(p["precision"]["matrix"] for p in one._runs[0][1].strategy[""]["tasks"].values())
+        sum(p["precision"]["matrix"] for p in one.training_.runs[0][1].strategy[""]["tasks"].values())
         for one in (learner, other)
     ]
     torch.testing.assert_close(*kept)
@@ -290,7 +292,7 @@ def test_online_forgets_at_its_rate():
     (x1, y1), (x2, y2) = task(1, 40), task(2, 40)
     learner = line(Laplace(curvature="full", strength=1 / 40, normalize=False, penalties="online", decay=0.25))
     learner.partial_fit(x1, y1, task="a").partial_fit(x2, y2, task="b")
-    kept = learner._runs[0][1].strategy[""]["tasks"]["all"]["precision"]["matrix"]
+    kept = learner.training_.runs[0][1].strategy[""]["tasks"]["all"]["precision"]["matrix"]
     square = lambda x: np.column_stack([x, np.ones(len(x))]).T @ np.column_stack([x, np.ones(len(x))])
     np.testing.assert_allclose(kept, 0.25 * square(x1) + square(x2))
 
@@ -304,7 +306,7 @@ def test_memory_stays_that_of_one_task(curvature):
     for t in range(4):
         learner.partial_fit(X, LABELS, classes=range(3), task=t)
         leaves = []
-        tree_map(lambda v: leaves.append(v.numel()) or v, learner._runs[0][1].strategy[""]["tasks"])
+        tree_map(lambda v: leaves.append(v.numel()) or v, learner.training_.runs[0][1].strategy[""]["tasks"])
         sizes.append(sum(leaves))
     assert len(set(sizes)) == 1, sizes
     assert learner.tasks_ == ["0", "1", "2", "3"]

@@ -57,7 +57,7 @@ def test_classification_written_out():
     learner.set_params(steps=40, batch_size=None, dtype="float64", random_state=0)
     for i, (x, y) in enumerate(parts):
         learner.partial_fit(x, y, classes=range(3), task=i)
-    torch.testing.assert_close(learner._runs[0][1].params["net.weight"], w)
+    torch.testing.assert_close(learner.training_.runs[0][1].params["net.weight"], w)
 
 
 def test_it_remembers_what_the_new_rows_can_tell():

@@ -26,7 +26,7 @@ def test_importance_is_the_mean_absolute_gradient_of_the_squared_output(weighted
     total: dict = {}
     for i, part in enumerate((X, -X)):
         learner.partial_fit(part, LABELS, classes=range(3), task=i, sample_weight=weight if weighted else None)
-        run = learner._runs[0][1]
+        run = learner.training_.runs[0][1]
         for row, w in zip(torch.as_tensor(part), weight, strict=True):
             leaves = {n.removeprefix("net."): p.detach().clone().requires_grad_() for n, p in run.params.items()}
             size = outputs(learner.objective_.net, leaves, row).square().sum()

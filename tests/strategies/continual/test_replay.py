@@ -73,7 +73,7 @@ def line(strategy, **settings):
 
 
 def memory(learner):
-    return learner._runs[0][1].strategy[""]["memory"]["rows"]
+    return learner.training_.runs[0][1].strategy[""]["memory"]["rows"]
 
 
 def test_replay_of_the_whole_memory_in_closed_form():

@@ -24,7 +24,7 @@ def line(strategy, steps=60, **settings):
 
 
 def state(learner):
-    return learner._runs[0][1].strategy[""]
+    return learner.training_.runs[0][1].strategy[""]
 
 
 def written_out(c, xi, steps=60, lr=0.05, mask=None):

@@ -65,7 +65,7 @@ def test_features_come_together():
         settings = {"hidden": (8,), "epochs": 60, "optimizer": Optimizer("adam", lr=0.01), "random_state": 0}
         learner = Classifier(strategy=CORAL(strength=strength), **settings).fit(X, y, environment=site)
         with torch.no_grad():
-            state = learner._runs[0][1]
+            state = learner.training_.runs[0][1]
             net = learner.objective_.net
             net.load_state_dict({name.removeprefix("net."): p for name, p in state.params.items()})
             features = net.features(torch.as_tensor(X, dtype=torch.float32))

@@ -127,7 +127,7 @@ def test_replicas_are_single_runs_average_and_all():
     for k in range(3):
         one = Classifier(strategy=strategy, random_state=k, **settings).fit(X, Y, environment=SITE)
         np.testing.assert_allclose(many.replica(k).predict_proba(X), one.predict_proba(X), rtol=1e-8)
-        averages = [learner._runs[0][1].strategy[""]["average"] for learner in (many, one)]
+        averages = [learner.training_.runs[0][1].strategy[""]["average"] for learner in (many, one)]
         torch.testing.assert_close(averages[0][k], averages[1])
 
 
@@ -152,7 +152,7 @@ def test_the_penalty_brings_the_variances_together():
             batch_size=100,
             random_state=0,
         ).fit(x, y, environment=site)
-        average = learner._runs[0][1].strategy[""]["average"]
+        average = learner.training_.runs[0][1].strategy[""]["average"]
         assert learner.score(x, y) > 0.8
         return float((average[0] - average[1]).square().mean() / average.square().mean())
 
@@ -164,7 +164,7 @@ def test_the_penalty_brings_the_variances_together():
 def test_another_number_of_environments_starts_the_averages_anew():
     learner = Classifier(strategy=Fishr(), epochs=1, random_state=0).fit(X, Y, environment=SITE)
     learner.partial_fit(X, Y, environment=SITE % 2)
-    assert learner._runs[0][1].strategy[""]["average"].shape[0] == 2
+    assert learner.training_.runs[0][1].strategy[""]["average"].shape[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -136,4 +136,4 @@ def test_annealed_it_still_weaves_with_a_mask():
     woven = weave(IRM(strength=10.0, anneal=3), ANDMask(threshold=0.2))
     learner = Learner(Classification(hidden=(8,)), strategy=woven, steps=6, **SETTINGS)
     learner.fit(X, Y, environment=SITE)
-    assert int(learner._runs[0][1].strategy[""]["irm"]["step"]) == 6
+    assert int(learner.training_.runs[0][1].strategy[""]["irm"]["step"]) == 6

@@ -117,7 +117,7 @@ def test_sinusoids_are_learned_in_one_step():
     pooled = Learner(Regression(hidden=(40, 40)), strategy=MAML(inner_steps=0), steps=1500, random_state=0)
     pooled.fit(Episodes(sinusoids, tasks=25, shots=10))
     pooled.strategy = MAML(inner_lr=0.01)
-    pooled._runs[0][0].strategy = pooled.strategy
+    pooled.training_.runs[0][0].strategy = pooled.strategy
     _, pretrained = one_step_errors(pooled)
     assert after < 0.6 * pretrained, (after, pretrained)
 

@@ -165,7 +165,7 @@ class Laplace(Strategy):
 
     def measure(self, local: Local) -> tuple[Precision, float]:
         """F_t of the task that has ended, summed over its examples, and their number."""
-        return self.form().measure(local, self._readout(local.objective))
+        return self.form().measure(local, self.readout(local.objective))
 
     def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
         form = self.form()
@@ -194,7 +194,7 @@ class Laplace(Strategy):
             return state
         return {**state, "tasks": {name: kept for name, kept in state["tasks"].items() if name != task}, "sum": {}}
 
-    def _readout(self, objective: Objective) -> Callable[..., Iterator[tuple[Tensor, Tensor | None]]]:
+    def readout(self, objective: Objective) -> Callable[..., Iterator[tuple[Tensor, Tensor | None]]]:
         def readout(output: Output, batch: Batch) -> Iterator[tuple[Tensor, Tensor | None]]:
             if self.fisher == "empirical":
                 yield output.losses, None

@@ -1,0 +1,149 @@
+"""Sourcing: what was read becomes a training and a validation source; a user's own source is checked to fit."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from weft.core.source import Source
+from weft.core.strategy import Strategy
+from weft.learner.reading import COLUMNS, Reader, unpack
+from weft.learner.settings import Settings
+from weft.sources import Arrays
+from weft.sources.cast import Cast
+
+__all__ = ["compares", "match", "sources"]
+
+
+def compares(strategy: Strategy) -> bool:
+    """Whether a strategy works on environments, so that batches must have them stacked."""
+    return strategy.needs == "group" or strategy.per_group
+
+
+def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[Source, Source | None]:
+    """The training source and, where wanted, the validation source."""
+    strategy, objective = settings.strategy, settings.objective
+    grouped = compares(strategy)
+    environment = data.pop("environment", None)
+    if strategy.episodic:
+        raise ValueError(
+            f"{strategy!r} learns from episodes with a support and a query part, got arrays; call fit(Episodes(...)), "
+            "see weft.sources.Episodes"
+        )
+    if grouped and environment is None:
+        raise ValueError(
+            f"{strategy!r} compares environments, got none; call fit(X, y, environment=...) with the environment "
+            "(site, subject, level) of each row"
+        )
+    if grouped and len(np.unique(environment)) < 2:
+        raise ValueError(
+            f"{strategy!r} compares environments, got one only ({np.unique(environment).tolist()[0]!r}); with a single "
+            "environment use ERM()"
+        )
+    reads = "environment" in objective.fields
+    if reads and environment is None:
+        raise ValueError(
+            f"{type(objective).__name__} reads the environment of each row, got none; call fit(X, y, environment=...)"
+        )
+    held = _validation(settings)
+    share = held if isinstance(held, float) else 0.0
+    strata = data["y"].numpy() if "classes" in data and not grouped and share else None
+    size = None if settings.batch_size is None else settings.batch_size * settings.accumulate
+    data = _moved(data, settings.device)
+    common = {"holdout": share, "strata": strata, "environment": environment, "grouped": grouped}
+    common["with_environment"] = reads
+    source = Arrays(**data, **common, batch_size=size)
+    if grouped:
+        _warn_of_absent(source)
+    if isinstance(held, float):
+        return source, Arrays(**data, **{**common, "grouped": False}, part="validation")
+    if isinstance(held, tuple):
+        later = Reader(reader.learner, objective, settings.dtype, source.spec)  # what training began with is known now
+        return source, Arrays(**_moved(later.read(*held), settings.device))
+    return source, held
+
+
+def _warn_of_absent(source: Arrays) -> None:
+    """An environment with fewer rows than a pass has steps is not in every batch."""
+    sizes, steps = source.group_sizes.tolist(), source.epoch or 1
+    few = [f"{name!r} ({size})" for name, size in zip(source.environments.tolist(), sizes, strict=True) if size < steps]
+    if few:
+        warnings.warn(
+            f"expected rows of every environment in every batch, got fewer rows than the {steps} batches of a pass in "
+            f"{', '.join(few[:5])}{', ...' if len(few) > 5 else ''}: where absent they count for nothing; take a "
+            "larger batch_size, or None for all rows",
+            stacklevel=5,
+        )
+
+
+def _moved(data: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: v.to(device) if isinstance(v, Tensor) else v for name, v in data.items()}
+
+
+def _validation(settings: Settings) -> float | tuple[Any, Any] | Source | None:
+    """The `validation` parameter as a share, a pair of X and y, a source, or None."""
+    given = settings.validation
+    if given is None:
+        return None
+    if isinstance(given, Source):
+        return Cast(given, settings.dtype)
+    if isinstance(given, Dataset):
+        return unpack(given, None)
+    if isinstance(given, tuple) and len(given) == 2:
+        return given
+    if isinstance(given, Real) and not isinstance(given, Integral):
+        if not 0.0 < float(given) < 1.0:
+            raise ValueError(f"expected validation to be a share of the rows in (0, 1), got {given!r}")
+        return float(given)
+    shown = type(given).__name__ if hasattr(given, "shape") else repr(given)
+    raise TypeError(f"expected validation to be a share such as 0.1, a pair (X, y) or a source, got {shown}")
+
+
+def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, Source | None]:
+    """A user's source in the learner's dtype, if it fits the objective and the strategy; and the validation source."""
+    name, objective, strategy = type(source).__name__, settings.objective, settings.strategy
+    if strategy.episodic and not source.episodic:
+        raise ValueError(f"{strategy!r} learns from episodes, got {name}; wrap it in Episodes")
+    if source.episodic and not strategy.episodic:
+        raise ValueError(
+            f"{name} gives episodes with a support and a query part, which {strategy!r} does not know; use MAML(), "
+            "with inner_steps=0 to train on the query parts"
+        )
+    if compares(strategy) and not source.grouped:
+        raise ValueError(f"{strategy!r} compares environments, got {name} without any; make it with grouped=True")
+    first = objective.fields[0]
+    if first not in source.spec:
+        raise ValueError(
+            f"{type(objective).__name__} reads {first!r} of a batch, got {name} with {sorted(source.spec)}; "
+            "choose an objective for what this source gives"
+        )
+    rows, target = source.spec[first], source.spec.get("y")
+    declared = None if target is None else target.classes
+    if reader.spec is None:
+        if rows.shape:
+            reader.learner.n_features_in_ = rows.shape[0]
+        if objective.targets == "classes" and declared is not None:
+            reader.learner.classes_ = np.arange(declared)
+    else:
+        known = reader.spec[first].shape
+        if known != rows.shape:
+            raise ValueError(
+                f"expected rows of shape {known} as when training began, got {name} with {rows.shape}; {COLUMNS}"
+            )
+        classes = getattr(reader.learner, "classes_", None)
+        if classes is not None and declared is not None and declared > len(classes):
+            raise ValueError(
+                f"expected the {len(classes)} classes declared when training began, or fewer, got {name} with "
+                f"{declared}: the head has no output for the others; declare all classes that will ever come in the "
+                "first source"
+            )
+    held = _validation(settings)
+    if held is not None and not isinstance(held, Source):
+        raise ValueError(f"expected validation to be a source, as {name} is one, got {held!r}; pass a source or None")
+    return Cast(source, settings.dtype), held

@@ -1,0 +1,114 @@
+"""The training: what a fit has made, and what the next one, an answer, a measure or the folder goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.core.configured import closest
+from weft.core.source import Batch, Spec
+from weft.core.state import State
+from weft.engine.engine import Engine
+from weft.engine.loop import History
+
+__all__ = ["Begun", "Phase", "Run", "Training"]
+
+_ROWS = 4096  # rows at a time when something is measured
+
+
+class Run(NamedTuple):
+    """An engine and the state that it trains: one run, or replicas stacked in one."""
+
+    engine: Engine
+    state: State
+
+
+@dataclass
+class Begun:
+    """A run in the phase at hand: its records, and whether it is done."""
+
+    records: History = field(default_factory=History)
+    done: bool = False
+
+
+@dataclass
+class Phase:
+    """How far the task at hand has come.
+
+    Attributes:
+        task: its name, or None where there are no tasks.
+        once: whether it is one pass, as `partial_fit` makes without a task.
+        runs: those begun, in order; empty before the phase and after it.
+    """
+
+    task: str | None = None
+    once: bool = False
+    runs: list[Begun] = field(default_factory=list)
+
+
+@dataclass
+class Training:
+    """What a Learner has trained, as `learner.training_`.
+
+    Attributes:
+        settings: what distinguishes each replica: parameter values by name, the seed as `random_state`.
+        spec: names, shapes and dtypes of a row.
+        runs: one; or one in which all replicas are stacked; or, where they cannot be, one for each.
+        phase: how far the task at hand has come.
+        folder: where it was loaded from, if it was.
+        missing: parameters that were given when it was kept and were not given again when it was loaded.
+    """
+
+    settings: list[dict[str, Any]]
+    spec: Spec
+    runs: list[Run]
+    phase: Phase = field(default_factory=Phase)
+    folder: Path | None = None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def every(self) -> list[Run]:
+        """Every replica as a single run, its tensors as views."""
+        return [Run(engine, state.replica(k)) for engine, state in self.runs for k in range(state.replicas or 1)]
+
+    @property
+    def diverged(self) -> list[bool]:
+        """Whether each replica has diverged."""
+        return [k in state.diverged for _, state in self.runs for k in range(state.replicas or 1)]
+
+    @property
+    def alone(self) -> Run:
+        """The one run that was trained; raises where there are several."""
+        if sum(state.replicas or 1 for _, state in self.runs) > 1:
+            raise ValueError("expected one trained run, got several replicas; measure one: learner.replica(0)")
+        return self.runs[0]
+
+    def measured(self, data: Batch, rows: NDArray[np.int64], measure: str) -> NDArray[np.float64]:
+        """One of the objective's measures over some rows of the data, for each replica; a row's draws are its own."""
+        parts = [_measured(run, data, torch.from_numpy(rows), measure) for run in self.runs]
+        return np.concatenate(parts)
+
+
+def _measured(run: Run, data: Batch, rows: Tensor, measure: str) -> NDArray[np.float64]:
+    engine, state = run
+
+    def batches() -> Iterator[Batch]:
+        for part in rows.split(_ROWS):
+            batch = {name: values[part].to(state.device) for name, values in data.items()}
+            batch["row"] = part.to(state.device)
+            if engine.replicas is not None:
+                batch = {name: v.expand(engine.replicas, *v.shape) for name, v in batch.items()}
+            yield batch
+
+    values = engine.measure(state, batches())
+    if measure not in values:
+        raise closest(measure, values, f"a measure that {type(engine.objective).__name__} reports")
+    each: NDArray[np.float64] = values[measure].detach().double().reshape(-1).cpu().numpy()
+    return each

@@ -1,0 +1,13 @@
+"""Scores: measures as functions of arrays, without a learner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.scores.calibration import coverage, expected_calibration_error
+    from weft.scores.tasks import average_accuracy, backward_transfer, forgetting, forward_transfer
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)
