@@ -103,7 +103,7 @@ CASES = {
         for strategy in (
             AGEM(),
             EWC(strength=1.0),
-            GenerativeReplay(generator=GAN(hidden=(8,)), steps=20, size=30, rows=8),
+            GenerativeReplay(generator=Learner(GAN(hidden=(8,)), steps=20), size=30, rows=8),
             L2Anchor(),
             *(Laplace(strength=1.0, curvature=c) for c in ("diagonal", "kronecker", "low_rank", "full")),
             LwF(),

@@ -14,9 +14,10 @@ from typing import Any
 
 from weft.core.configured import closest
 
-__all__ = ["ROOMS", "Entry", "class_of", "entries", "find", "named", "spelled"]
+__all__ = ["REBUILT", "ROOMS", "Entry", "class_of", "entries", "find", "named", "spelled"]
 
 ROOMS = ("objectives", "strategies", "sources", "nets", "attacks")
+REBUILT = (*ROOMS, "learner")  # learners are no methods, but may be spelled, kept and rebuilt by name like them
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def spelled(name: str) -> str:
 
 def named(room: str) -> dict[str, str]:
     """The classes of a room by their spelling; none of them is imported for that."""
-    if room not in ROOMS:
+    if room not in REBUILT:
         raise closest(room, ROOMS, "a room of the catalogue")
     listed = importlib.import_module(f"weft.{room}").__all__
     return {spelled(name): name for name in listed if name[0].isupper()}

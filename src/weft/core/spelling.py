@@ -17,6 +17,7 @@ from weft.core.weave import weave
 
 __all__ = ["called", "parse"]
 
+_VALUES = ("attacks", "objectives", "learner")
 _FORM = "a name, or name(setting=value, ...) with numbers, text or tuples as values"
 
 
@@ -47,6 +48,8 @@ def parse(text: str, room: str) -> Any:
     weave(EWC(strength=100), ANDMask())
     >>> parse("adversarial-training(attack=pgd(eps=0.2))", "strategies")
     AdversarialTraining(attack=PGD(eps=0.2))
+    >>> parse("generative-replay(generator=learner(objective=gan(latent=8), steps=300))", "strategies")
+    GenerativeReplay(generator=Learner(objective=GAN(latent=8), steps=300))
     >>> parse("classification(net=mlp(dropout=0.5))", "objectives")
     Classification(net='mlp(dropout=0.5)')
     >>> parse("sgd(lr=0.1)", "optimizers")
@@ -92,7 +95,7 @@ def _method(text: str, room: str) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal; an attack; or a net, as text that `make_net` reads."""
+    """A literal; an attack, an objective or a learner; or a net, as text that `make_net` reads."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError) as error:
@@ -102,6 +105,7 @@ def _value(node: ast.expr) -> Any:
         name, nodes = called(text)
         if spelled(name) in named("nets"):
             return text
-        if spelled(name) not in named("attacks"):
-            raise closest(name, [*named("attacks"), *named("nets")], "an attack or a net") from error
-        return find("attacks", name, **{setting: _value(value) for setting, value in nodes.items()})
+        for room in _VALUES:
+            if spelled(name) in named(room):
+                return find(room, name, **{setting: _value(value) for setting, value in nodes.items()})
+        raise closest(name, [*named("attacks"), *named("nets")], "an attack or a net") from error

@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from weft.core.catalogue import ROOMS, class_of, find, named, spelled
-from weft.core.configured import Configured
+from weft.core.catalogue import REBUILT, class_of, find, named, spelled
 from weft.core.optimizer import Optimizer
 from weft.core.weave import Weave, weave
 
@@ -101,6 +100,13 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 # --- parameters -----------------------------------------------------------------------------------------
 
 
+@runtime_checkable
+class Parametrized(Protocol):
+    """What has parameters as scikit-learn keeps them."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True)
 class Given:
     """Marks a parameter as one that is not described: data is not configuration."""
@@ -142,9 +148,9 @@ def describe(value: object) -> Any:
         return {"$weave": [describe(part) for part in value.parts]}
     if isinstance(value, Optimizer):
         return {"$optimizer": {key: describe(part) for key, part in value.get_params().items()}}
-    if isinstance(value, Configured):
+    if isinstance(value, Parametrized) and not isinstance(value, type):
         cls, name = type(value), spelled(type(value).__name__)
-        for room in ROOMS:
+        for room in REBUILT:
             if name in named(room) and class_of(room, name) is cls:
                 params = {key: describe(part) for key, part in value.get_params(deep=False).items()}
                 return {"$method": f"{room}/{name}", "params": params}
@@ -173,7 +179,7 @@ def rebuild(value: Any, given: Mapping[str, Any], name: str, missing: list[Missi
         return Optimizer(**{key: rebuild(part, given, key, missing) for key, part in value["$optimizer"].items()})
     if "$method" in value:
         room, _, method = str(value["$method"]).partition("/")
-        if room not in ROOMS or method not in named(room):
+        if room not in REBUILT or method not in named(room):
             raise ValueError(
                 f"expected a method of weft's catalogue in config.json, got {value['$method']!r}; nothing else is "
                 "loaded because a file names it"

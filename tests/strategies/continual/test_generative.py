@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_blobs
+from sklearn.neighbors import KernelDensity
 from torch import nn
 
 import weft
@@ -44,8 +45,11 @@ class Recites(Objective):
         return self.rows[:n]
 
 
-RECITED = GenerativeReplay(generator=Recites(), size=20, rows=20, share=0.3)
-SMALL = GenerativeReplay(generator=GAN(hidden=(8,)), steps=20, size=30, rows=8, share=0.4)
+RECITED = GenerativeReplay(generator=Learner(Recites()), size=20, rows=20, share=0.3)
+SMALL = GenerativeReplay(generator=Learner(GAN(hidden=(8,)), steps=20), size=30, rows=8, share=0.4)
+
+
+GENERATIVE = GenerativeReplay(generator=Learner(GAN(), steps=300), size=100)
 
 
 def line(strategy, **settings):
@@ -92,7 +96,7 @@ def test_the_old_nets_answers_in_closed_form():
 def test_it_forgets_less(seed):
     X, y = make_blobs([100, 100, 100], centers=[[0, 0], [6, 0], [0, 6]], random_state=seed)
     scores = {}
-    for name, strategy in (("naive", ERM()), ("generative", GenerativeReplay(steps=300, size=100))):
+    for name, strategy in (("naive", ERM()), ("generative", GENERATIVE)):
         clf = Classifier(strategy=strategy, hidden=(16,), epochs=30, optimizer=Optimizer("adam", lr=0.01))
         clf.set_params(random_state=seed)
         for task in ([0, 1], [2]):
@@ -115,7 +119,9 @@ def test_weights_go_to_the_generator_and_their_mean_to_its_samples():
             return super().solve(source, state)
 
     weight = np.linspace(0.0, 3.0, 50)
-    learner = line(RECITED.having(generator=Looks()), steps=1).partial_fit(*TASKS[0], task=0, sample_weight=weight)
+    learner = line(RECITED.having(generator=Learner(Looks())), steps=1).partial_fit(
+        *TASKS[0], task=0, sample_weight=weight
+    )
     np.testing.assert_allclose(seen[0].numpy(), weight)
     np.testing.assert_allclose(memory(learner)["weight"].numpy(), weight.mean())
 
@@ -220,16 +226,41 @@ class Undecided(Regression):
 def test_bad_input():
     X, y = TASKS[0]
     for wrong, error, message in (
-        ({"generator": Classification()}, ValueError, r"that can sample, such as GAN\(\), got Classification\(\)"),
-        ({"generator": GAN}, TypeError, r"to be an objective such as GAN\(\), got <class"),
-        ({"generator": "gam"}, ValueError, "did you mean 'gan'"),
-        ({"steps": 0}, ValueError, "GenerativeReplay's steps to be an integer >= 1, got 0"),
+        ({"generator": Learner(Classification())}, ValueError, r"that can sample, such as Learner\(GAN\(\), steps"),
+        ({"generator": GAN()}, TypeError, r"to be a learner that can sample.*got GAN\(\)"),
+        ({"generator": Learner}, TypeError, r"to be a learner that can sample.*got <class"),
+        ({"generator": "gan"}, TypeError, "to be a learner that can sample.*got 'gan'"),
+        ({}, ValueError, "Regression draws none and no generator was given; give one"),
         ({"size": 0}, ValueError, "GenerativeReplay's size to be an integer >= 1, got 0"),
         ({"share": 1.0}, ValueError, r"GenerativeReplay's share in \[0, 1\), got 1.0"),
     ):
         with pytest.raises(error, match=message):
             line(GenerativeReplay(**wrong)).fit(X, y)
-    with pytest.raises(ValueError, match=r"rows like those of the task 'a', \(3,\), got \(2,\); check Recites"):
-        line(GenerativeReplay(generator=Recites(width=2)), steps=1).partial_fit(X, y, task="a")
+    with pytest.raises(ValueError, match=r"rows like those of the task 'a', \(3,\), got \(2,\); check Learner"):
+        line(GenerativeReplay(generator=Learner(Recites(width=2))), steps=1).partial_fit(X, y, task="a")
     assert "nothing tells the 'environment' of a row" in GenerativeReplay().refuses(DANN(Classification()))
     assert "Undecided does not predict" in GenerativeReplay().refuses(Undecided())
+
+
+def test_a_fitted_generator_is_asked_as_it_is_and_other_estimators_serve():
+    X, y = TASKS[0]
+    density = KernelDensity(bandwidth=0.2)
+    for generator in (density, KernelDensity(bandwidth=1e-6).fit(TASKS[1][0])):
+        learner = line(GenerativeReplay(generator=generator, size=20, rows=20), steps=3).partial_fit(X, y, task=0)
+        held = memory(learner)["x"].numpy()
+        near = [np.abs(held[:, None] - rows[None]).max(-1).min(1).max() for rows in (X, TASKS[1][0])]
+        assert (near[1] < 1e-4) == (generator is not density), near
+    assert not hasattr(density, "tree_"), "the user's own is left alone"
+
+
+def test_a_run_with_a_generator_is_kept_and_loaded(tmp_path):
+    strategy = GenerativeReplay(generator=Learner(GAN(hidden=(8,)), steps=20), size=30, rows=8)
+    learner = Learner(Regression(hidden=(4,)), strategy=strategy, steps=2, random_state=0).partial_fit(
+        *TASKS[0], task=0
+    )
+    learner.save(tmp_path / "run")
+    again = weft.load(tmp_path / "run")
+    assert repr(again.strategy) == repr(strategy)
+    for each in (learner, again):
+        each.partial_fit(*TASKS[1], task=1)
+    np.testing.assert_array_equal(learner.predict(np.eye(3)), again.predict(np.eye(3)))

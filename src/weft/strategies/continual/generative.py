@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from weft.core import random
-from weft.core.catalogue import find
 from weft.core.objective import Objective
 from weft.core.source import Batch
 from weft.core.strategy import Local, StrategyState
 from weft.strategies.continual.replay import Replay
 
 __all__ = ["GenerativeReplay"]
+
+Generator = Any
+"""An estimator with `fit(X)` and `sample(n)`."""
 
 
 class GenerativeReplay(Replay):
@@ -36,9 +42,10 @@ class GenerativeReplay(Replay):
     separate generator is trained once for each player, to the same end.
 
     Args:
-        generator: an objective that can sample, or its name in the catalogue, trained anew for each task; None for
-            the objective itself where it can sample, as it is at the task's end, else a GAN.
-        steps: the generator's updates.
+        generator: what draws rows: a learner whose objective can sample, such as `Learner(GAN(), steps=1000)`, or any
+            estimator with `fit(X)` and `sample(n)` (scikit-learn's `KernelDensity`). One that is not fitted is cloned
+            and fitted anew to each task's rows; one that is fitted is asked as it is. None for the objective itself,
+            where it can sample, as it is at the task's end.
         size: rows in the memory.
         rows: rows drawn for each batch.
         share: the memory's share of the loss, in [0, 1).
@@ -48,9 +55,10 @@ class GenerativeReplay(Replay):
 
     Example:
         >>> from sklearn.datasets import make_blobs
-        >>> from weft import Classifier, Optimizer
+        >>> from weft import Classifier, Learner, Optimizer
+        >>> from weft.objectives import GAN
         >>> X, y = make_blobs([100, 100, 100], centers=[[0, 0], [6, 0], [0, 6]], random_state=0)
-        >>> replay = GenerativeReplay(steps=300, size=100)
+        >>> replay = GenerativeReplay(generator=Learner(GAN(), steps=300), size=100)
         >>> clf = Classifier(strategy=replay, optimizer=Optimizer("adam", lr=0.01), epochs=30, random_state=0)
         >>> for task in ([0, 1], [2]):
         ...     rows = [label in task for label in y]
@@ -60,35 +68,26 @@ class GenerativeReplay(Replay):
     """
 
     def __init__(
-        self,
-        *,
-        generator: Objective | str | None = None,
-        steps: int = 1000,
-        size: int = 1000,
-        rows: int = 64,
-        share: float = 0.5,
+        self, *, generator: Generator | None = None, size: int = 1000, rows: int = 64, share: float = 0.5
     ) -> None:
         super().__init__(size=size, rows=rows, share=share)
         self.generator = generator
-        self.steps = steps
 
     def validate(self) -> None:
         super().validate()
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
-            raise ValueError(f"expected GenerativeReplay's steps to be an integer >= 1, got {self.steps!r}")
-        self._generator()
-
-    def _generator(self) -> Objective:
-        given = "gan" if self.generator is None else self.generator
-        found = find("objectives", given) if isinstance(given, str) else given
-        if not isinstance(found, Objective):
-            raise TypeError(f"expected GenerativeReplay's generator to be an objective such as GAN(), got {found!r}")
-        if "sample" not in found.capabilities():
-            raise ValueError(
-                f"expected GenerativeReplay's generator to be an objective that can sample, such as GAN(), got "
-                f"{found!r}, which cannot; to keep rows themselves use Replay()"
+        given = self.generator
+        if given is None:
+            return
+        if isinstance(given, type | str | Objective) or not callable(getattr(given, "fit", None)):
+            raise TypeError(
+                "expected GenerativeReplay's generator to be a learner that can sample, such as "
+                f"Learner(GAN(), steps=1000), got {given!r}"
             )
-        return found
+        if not callable(getattr(given, "sample", None)):
+            raise ValueError(
+                "expected GenerativeReplay's generator to be a learner that can sample, such as "
+                f"Learner(GAN(), steps=1000), got {given!r}, which cannot; to keep rows themselves use Replay()"
+            )
 
     def _itself(self, objective: Objective) -> bool:
         """Whether the rows are drawn from the objective that is trained."""
@@ -101,6 +100,11 @@ class GenerativeReplay(Replay):
             return f"a generator draws rows x, and nothing tells the {other[0]!r} of a row that was drawn"
         if "y" in objective.fields and "predict" not in objective.capabilities():
             return f"the net answers for rows drawn, and {type(objective).__name__} does not predict"
+        if self.generator is None and "sample" not in objective.capabilities():
+            return (
+                f"it learns rows that are drawn again, {type(objective).__name__} draws none and no generator was "
+                "given; give one: generator=Learner(GAN(), steps=1000)"
+            )
         return None
 
     def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
@@ -129,19 +133,21 @@ class GenerativeReplay(Replay):
 
     def _samples(self, x: Tensor, weight: Tensor | None, dtype: torch.dtype, task: str) -> Tensor:
         """As many rows as the task has, from a generator that has learned them; seeded by the key in force."""
-        from weft.learner.estimator import Learner
-        from weft.sources import Arrays
-
-        seed = int(random.uniform((1,), place="generator", dtype=torch.float64) * 2**53)
-        learner = Learner(
-            self._generator(),
-            steps=self.steps,
-            random_state=seed,
-            device=x.device,
-            dtype=str(dtype).removeprefix("torch."),
-        )
-        learner.fit(Arrays(x, weight=weight, batch_size=min(64, len(x))))
-        samples = torch.as_tensor(learner.sample(len(x)), device=x.device).to(x.dtype)
+        model: Generator = self.generator
+        try:
+            check_is_fitted(model)
+        except NotFittedError:
+            model = clone(model)
+            known = model.get_params(deep=False)
+            seed = int(random.uniform((1,), place="generator", dtype=torch.float64) * 2**53)
+            ours = "device" in known  # a Learner; others know neither tensors nor such large seeds
+            own = {"random_state": seed if ours else seed % 2**32, "device": x.device, "dtype": str(dtype)[6:]}
+            model.set_params(**{name: value for name, value in own.items() if name in known})
+            weights = {} if weight is None else {"sample_weight": weight if ours else weight.cpu().numpy()}
+            model.fit(x if ours else x.cpu().numpy(), **weights)
+        drawn = model.sample(len(x))
+        drawn = drawn[0] if isinstance(drawn, tuple) else drawn  # scikit-learn's mixtures tell the component, too
+        samples = torch.as_tensor(drawn, device=x.device).to(x.dtype)
         if samples.shape != x.shape:
             raise ValueError(
                 f"expected the generator to draw rows like those of the task {task!r}, {tuple(x.shape[1:])}, got "
