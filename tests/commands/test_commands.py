@@ -120,7 +120,7 @@ def test_fit_tells_the_result_as_json(fitted):
 def test_held_out_score_is_of_rows_that_were_not_trained_on(fitted, table):
     folder, result = fitted
     job = Job.open(folder)
-    arrays = job.recipe.apply(job.read(), quiet=True)
+    arrays = job.data.recipe.apply(job.data.read(), quiet=True)
     learner = weft.load(folder)
     assert learner.score(arrays.X[arrays.held], arrays.y[arrays.held]) == pytest.approx(result["held_out"])
     assert learner.score(arrays.X[~arrays.held], arrays.y[~arrays.held]) == pytest.approx(result["training"])
@@ -131,7 +131,7 @@ def test_risk_by_environment_is_told_and_drawn(fitted, table, tmp_path):
     found = result["risk"]
     assert (found["environment"], found["part"], found["measure"]) == ("site", "held-out", "loss")
     job = Job.open(folder)
-    arrays = job.recipe.apply(job.read(), quiet=True)
+    arrays = job.data.recipe.apply(job.data.read(), quiet=True)
     learner = weft.load(folder)
     for name, part in found["environments"].items():
         rows = arrays.held & (arrays.environment == name)
@@ -463,7 +463,7 @@ def test_the_matrix_of_tasks_is_told_and_drawn(table, tmp_path, uninterrupted):
         "max",
     )
     job = Job.open(uninterrupted)
-    arrays = job.recipe.apply(job.read(), quiet=True)
+    arrays = job.data.recipe.apply(job.data.read(), quiet=True)
     first = [list(arrays.task[~arrays.held]).index(name) for name in found["names"]]
     assert first == sorted(first)  # learned in the order of their first rows
     learner = weft.load(uninterrupted)
@@ -494,8 +494,8 @@ def test_the_matrix_is_that_of_partial_fit(table, tmp_path, uninterrupted):
 
     found = json.loads((uninterrupted / "tasks.json").read_text())
     job = Job.open(uninterrupted)
-    arrays = job.recipe.apply(job.read(), quiet=True)
-    learner = job.options.make_learner(job.recipe, arrays, None, verbose=False)
+    arrays = job.data.recipe.apply(job.data.read(), quiet=True)
+    learner = job.options.make_learner(job.data.recipe, arrays, None, verbose=False)
     parts = [[values[rows] for values in (arrays.X, arrays.y, arrays.task)] for rows in (~arrays.held, arrays.held)]
     X, y, task = parts[0]
     again = accuracy_matrix(learner, X, y, task=task, test=tuple(parts[1]))

@@ -207,7 +207,7 @@ def resume(
         from weft.commands.job import Job
 
         job = Job.open(run)
-        _train(job, job.read(data), run, resume=True, json=json, quiet=quiet)
+        _train(job, job.data.read(data), run, resume=True, json=json, quiet=quiet)
 
 
 def _train(job: Any, columns: Any, folder: Path, *, resume: bool, json: bool, quiet: bool) -> None:

@@ -384,6 +384,23 @@ class Table:
     held: np.ndarray[Any, Any] | None = None
     unseen: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def training(self) -> np.ndarray[Any, Any]:
+        """Which rows are trained on: all that are not held out."""
+        return np.ones(len(self.X), dtype=bool) if self.held is None else ~self.held
+
+    @property
+    def measured(self) -> tuple[str, np.ndarray[Any, Any]]:
+        """What scores are taken on, and which rows that is: those held out, or where there are none the training's."""
+        held = ~self.training
+        return ("held-out", held) if held.any() else ("training", ~held)
+
+    @property
+    def held_out(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None] | None:
+        """X and y of the rows held out, as a Learner's `validation` takes them; None where there are none."""
+        part, rows = self.measured
+        return None if part == "training" else (self.X[rows], None if self.y is None else self.y[rows])
+
 
 @dataclass(frozen=True)
 class Recipe:

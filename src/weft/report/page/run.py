@@ -341,15 +341,14 @@ def _data(folder: Path) -> Array | None:
     """Held-out rows of the run's data as the net sees them, if the file is still what it was."""
     if not (folder / "recipe.json").exists():
         return None
-    from weft.commands.job import Job
+    from weft.tables.kept import KeptTable
 
     try:
-        job = Job.open(folder)
-        made = job.recipe.apply(job.read(), quiet=True)
+        kept = KeptTable.open(folder)
+        table = kept.recipe.apply(kept.read(), quiet=True)
     except (ValueError, OSError):
         return None
-    held = made.X[made.held] if made.held is not None and made.held.any() else made.X
-    return np.asarray(held)
+    return np.asarray(table.X[table.measured[1]])
 
 
 def side(shape: tuple[int, ...]) -> tuple[int, int] | None:
