@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.commands.common import console, print_json, printable, say, told
+from weft.commands.options import AsJson, Debug
 
 __all__ = ["register"]
 
@@ -16,8 +17,6 @@ _Folder = Annotated[
     Path | None, typer.Option(help="A folder of claims; default: weft's own.", metavar="DIR", show_default=False)
 ]
 _Out = Annotated[Path, typer.Option(help="Where results are kept, in its folder claims/.", metavar="OUT")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _MARKS = {True: "holds", False: "fails", None: ""}
 _STYLES = {"holds": "green", "fails": "bold red", "not run at this scale": "yellow"}
 
@@ -28,7 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command("reproduce")(reproduce)
 
 
-def claims(folder: _Folder = None, out: _Out = Path("out"), json: _Json = False, debug: _Debug = False) -> None:
+def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False, debug: Debug = False) -> None:
     """List the claims with their papers and last verdicts. Their files are read, not run."""
     with told(debug):
         from weft.bench.claims import last, listed
@@ -75,8 +74,8 @@ def reproduce(
     everything: Annotated[bool, typer.Option("--all", help="Every claim of the folder.")] = False,
     folder: _Folder = None,
     out: _Out = Path("out"),
-    json: _Json = False,
-    debug: _Debug = False,
+    json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Run claims again: reference against measured figures, the budget and the verdict.
 

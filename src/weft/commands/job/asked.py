@@ -1,13 +1,13 @@
-"""What `weft fit` was asked for, and the Learner that this makes."""
+"""What `weft fit` was asked for, and the Learner that this makes.
+
+`weft --help` imports this file for the options' texts: what is heavy is imported where it is needed.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from weft.core.spelling import parse
+from typing import TYPE_CHECKING, get_type_hints
 
 if TYPE_CHECKING:
     from weft.core.objective import Objective
@@ -20,42 +20,61 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True)
 class Options:
-    """What `weft fit` was asked for; methods are kept as they were written."""
+    """What `weft fit` was asked for: its options on the command line. Methods are kept as they were written."""
 
-    target: str | None = None
-    environment: str | None = None
-    task: str | None = None
-    drop: tuple[str, ...] = ()
-    encoding: str = "utf-8"
-    objective: str | None = None
-    net: str | None = None
-    strategy: str | None = None
-    optimizer: str | None = None
-    schedule: str | None = None
-    replicas: int | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int = 64
-    validation: float = 0.2
-    patience: int | None = None
-    seed: int = 0
-    device: str | None = None
-    dtype: str = "float32"
+    target: str | None = field(default=None, metadata={"help": "The column to be predicted.", "metavar": "COLUMN"})
+    environment: str | None = field(
+        default=None,
+        metadata={"help": "The column that names each row's environment (site, subject).", "metavar": "COLUMN"},
+    )
+    task: str | None = field(
+        default=None, metadata={"help": "The column that names tasks, learned one after another.", "metavar": "COLUMN"}
+    )
+    drop: tuple[str, ...] = field(
+        default=(), metadata={"help": "A column to leave out; repeatable.", "metavar": "COLUMN"}
+    )
+    encoding: str = field(default="utf-8", metadata={"help": "Of a CSV file."})
+    objective: str | None = field(
+        default=None, metadata={"help": "What is learned; by default seen by the target.", "metavar": "SPEC"}
+    )
+    net: str | None = field(
+        default=None, metadata={"help": "Such as 'mlp(hidden=(64, 64), dropout=0.5)' or linear.", "metavar": "SPEC"}
+    )
+    strategy: str | None = field(
+        default=None,
+        metadata={"help": "How: and-mask, 'and-mask(threshold=0.8)', 'ewc(strength=100)+and-mask'.", "metavar": "SPEC"},
+    )
+    optimizer: str | None = field(default=None, metadata={"help": "Such as 'sgd(lr=0.1)'.", "metavar": "SPEC"})
+    schedule: str | None = field(
+        default=None, metadata={"help": "Of the learning rate: constant, linear, cosine or step.", "metavar": "NAME"}
+    )
+    replicas: int | None = field(default=None, metadata={"help": "Independent copies, trained at once."})
+    epochs: int | None = field(default=None, metadata={"help": "Passes over the data (default: 50)."})
+    steps: int | None = field(default=None, metadata={"help": "Updates, instead of passes."})
+    batch_size: int = field(default=64, metadata={"help": "Rows per update (and environment); 0 for all."})
+    validation: float = field(default=0.2, metadata={"help": "The share of the rows held out; 0 for none."})
+    patience: int | None = field(
+        default=None, metadata={"help": "Evaluations without progress after which to stop, with the best parameters."}
+    )
+    seed: int = field(default=0, metadata={"help": "Everything random follows from it."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda:0, ...; CUDA where there is one."})
+    dtype: str = field(default="float32", metadata={"help": "float32, float64 or bfloat16."})
 
     @classmethod
     def from_json(cls, plain: Json) -> Options:
         """Options from a file, each of the kind that it must be."""
-        kinds = {"str | None": (str, type(None)), "int | None": (int, type(None)), "tuple[str, ...]": (tuple,)}
-        kinds.update({"str": (str,), "int": (int,), "float": (float, int)})
         options = cls(**{**plain, "drop": tuple(map(str, plain["drop"]))})
-        for spec in dataclasses.fields(cls):
-            value = getattr(options, spec.name)
-            if not isinstance(value, kinds[str(spec.type)]):
-                raise ValueError(f"{spec.name} is {value!r}")
+        wider = {float: float | int, tuple[str, ...]: tuple}
+        for name, kind in get_type_hints(cls).items():
+            value = getattr(options, name)
+            if not isinstance(value, wider.get(kind, kind)):
+                raise ValueError(f"{name} is {value!r}")
         return options
 
     def make_objective(self) -> Objective | None:
         """The objective that was named, or None to see by the target."""
+        from weft.core.spelling import parse
+
         if self.objective is None:
             return None
         objective = parse(self.objective, "objectives")
@@ -68,6 +87,7 @@ class Options:
 
     def make_learner(self, recipe: Recipe, table: Table, folder: Path | None, *, verbose: bool) -> Learner:
         """The Learner that was asked for."""
+        from weft.core.spelling import parse
         from weft.learner.estimator import Learner
         from weft.objectives import Classification, Regression
 
@@ -81,20 +101,13 @@ class Options:
                     "its own settings"
                 )
             objective.set_params(net=self.net)
-        return Learner(
-            objective,
-            strategy=None if self.strategy is None else parse(self.strategy, "strategies"),
-            optimizer=None if self.optimizer is None else parse(self.optimizer, "optimizers"),
-            schedule=self.schedule,
-            epochs=self.epochs,
-            steps=self.steps,
-            batch_size=self.batch_size or None,
-            validation=table.held_out,
-            patience=self.patience,
-            replicas=self.replicas,
-            random_state=self.seed,
-            device=self.device,
-            dtype=self.dtype,
-            verbose=verbose,
-            folder=folder,
-        )
+        settings: Json = {
+            **{name: value for name, value in asdict(self).items() if name in Learner._get_param_names()},
+            "objective": objective,
+            "strategy": None if self.strategy is None else parse(self.strategy, "strategies"),
+            "optimizer": None if self.optimizer is None else parse(self.optimizer, "optimizers"),
+            "batch_size": self.batch_size or None,
+            "validation": table.held_out,
+            "random_state": self.seed,
+        }
+        return Learner(**settings, verbose=verbose, folder=folder)
