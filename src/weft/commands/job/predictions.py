@@ -11,8 +11,7 @@ import numpy as np
 
 from weft.commands.job.plan import Job
 from weft.scores.predictions import MEASURES, score
-from weft.tables.files import read_columns
-from weft.tables.recipe import plain_cell
+from weft.tables.files import plain_cell, read_columns
 
 if TYPE_CHECKING:
     from weft.core.values import Json

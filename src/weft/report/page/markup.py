@@ -190,7 +190,7 @@ class Cell:
 
 
 def _plain(value: Any) -> Any:
-    from weft.tables.recipe import plain_cell
+    from weft.tables.files import plain_cell
 
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
