@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.commands.common import console, print_json, printable, say, told
 from weft.commands.options import AsJson, Debug
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from rich.text import Text
+
+    from weft.core.values import Json
 
 __all__ = ["register"]
 
@@ -32,7 +38,7 @@ def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False
     with told(debug):
         from weft.bench.claims import last, listed
 
-        found = [(claim, last(claim.name, out)) for claim in listed(folder)]
+        verdicts = [(claim, last(claim.name, out)) for claim in listed(folder)]
         if json:
             print_json(
                 {
@@ -45,7 +51,7 @@ def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False
                             "path": str(claim.path),
                             **{key: result.get(key) if result else None for key in ("verdict", "scale", "date")},
                         }
-                        for claim, result in found
+                        for claim, result in verdicts
                     ]
                 }
             )
@@ -55,12 +61,12 @@ def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False
 
         table = Table("claim", "what it says", "paper", "last verdict")
         table.columns[0].no_wrap = True
-        for claim, result in found:
+        for claim, result in verdicts:
             verdict = _verdict(result) if result else Text("not run yet", style="dim")
             texts = [Text(printable(text)) for text in (claim.name, claim.title, claim.reference)]
             table.add_row(*texts, verdict)
         screen = console()
-        screen.print(table if found else "no claims there")
+        screen.print(table if verdicts else "no claims there")
         screen.print("run one: weft reproduce NAME; all of them: weft reproduce --all")
 
 
@@ -111,7 +117,7 @@ def reproduce(
 
 def _run(
     chosen: dict[str, Path], scale: str, seeds: int | None, out: Path, *, quiet: bool, debug: bool
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
+) -> tuple[list[Json], dict[str, str]]:
     """Runs claims one after another; one that cannot be run is told, and the next one begins."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -126,7 +132,7 @@ def _run(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    results: list[dict[str, Any]] = []
+    results: list[Json] = []
     errors: dict[str, str] = {}
     for i, (name, path) in enumerate(chosen.items()):
         count = f" ({i + 1} of {len(chosen)})" if len(chosen) > 1 else ""
@@ -135,7 +141,9 @@ def _run(
             with bar:
                 task = bar.add_task(f"{name}{count}", total=1.0)
 
-                def show(share: float, what: str, bar: Any = bar, task: Any = task, title: str = name + count) -> None:
+                def show(
+                    share: float, what: str, bar: Progress = bar, task: TaskID = task, title: str = name + count
+                ) -> None:
                     bar.update(task, completed=share, description=f"{title}: {printable(what)}" if what else title)
 
                 result = run(path, scale=scale, seeds=seeds, out=out, progress=show)
@@ -156,7 +164,7 @@ def _run(
     return results, errors
 
 
-def _verdict(result: dict[str, Any]) -> Any:
+def _verdict(result: Json) -> Text:
     from rich.text import Text
 
     verdict = printable(str(result.get("verdict")))
@@ -164,7 +172,7 @@ def _verdict(result: dict[str, Any]) -> Any:
     return text.append(printable(f" ({result.get('scale')}, {str(result.get('date'))[:10]})"), style="dim")
 
 
-def _print_result(result: dict[str, Any], out: Path) -> None:
+def _print_result(result: Json, out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -191,7 +199,7 @@ def _print_result(result: dict[str, Any], out: Path) -> None:
     screen.print()
 
 
-def _print_summary(results: list[dict[str, Any]], errors: dict[str, str]) -> None:
+def _print_summary(results: list[Json], errors: dict[str, str]) -> None:
     from rich.table import Table
     from rich.text import Text
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.bench.study import Study
-from weft.commands.common import console, print_json, print_matrix, printable, say, told
+from weft.commands.common import console, print_json, printable, say, told
 from weft.commands.options import AsJson, Debug, Quiet, given
+from weft.commands.printing import print_matrix
 
 if TYPE_CHECKING:
     from rich.console import Console

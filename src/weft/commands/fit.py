@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.commands.common import console, print_json, print_risk, print_tasks, printable, say, told
+from weft.commands.common import console, print_json, printable, say, told
 from weft.commands.job.asked import Options
 from weft.commands.options import AsJson, Debug, Quiet, Run, filled
+from weft.commands.printing import number, print_risk, print_tasks
 
 if TYPE_CHECKING:
     from weft.commands.job import Job
@@ -101,9 +102,6 @@ def _print_result(result: Json) -> None:
 
     from rich.table import Table
     from rich.text import Text
-
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)

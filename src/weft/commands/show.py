@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from weft.commands.common import console, print_json, print_risk, print_tasks, printable, told
+from weft.commands.common import console, print_json, printable, told
 from weft.commands.options import AsJson, Debug, Run
+from weft.commands.printing import print_risk, print_tasks
 
 __all__ = ["register"]
 
