@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from weft.bench.study import Study
 from weft.commands.app import app
 from weft.commands.job import Options
-from weft.commands.options import filled, given
+from weft.commands.options import filled, those_given
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,21 @@ def test_a_command_is_handed_one_instance():
 
 
 def test_a_command_is_handed_what_was_given():
-    assert told(given)[0] == ({}, "pot")
-    assert told(given, "--cups", "2", "--extra-parts", "a")[0] == ({"cups": 2, "extra_parts": ["a"]}, "pot")
+    assert told(those_given)[0] == ({}, "pot")
+    assert told(those_given, "--cups", "2", "--extra-parts", "a")[0] == ({"cups": 2, "extra_parts": ["a"]}, "pot")
 
 
-@pytest.mark.parametrize(("decorator", "default"), [(filled, "How many.  [default: 2]"), (given, "(default: 2).")])
+def test_a_command_without_that_parameter_is_refused():
+    def brew(tea: object) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(TypeError, match="expected a parameter 'coffee' of the command brew, got tea"):
+        filled(Tea, "coffee")(brew)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "default"), [(filled, "How many.  [default: 2]"), (those_given, "(default: 2).")]
+)
 def test_the_help_is_the_fields_(decorator, default):
     text = told(decorator, "--help")[1]
     assert default in text

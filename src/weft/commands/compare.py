@@ -10,7 +10,7 @@ import typer
 
 from weft.bench.study import Study
 from weft.commands.common import console, print_json, printable, say, told
-from weft.commands.options import AsJson, Debug, Quiet, given
+from weft.commands.options import AsJson, Debug, Quiet, those_given
 from weft.commands.printing import print_matrix
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command()(compare)
 
 
-@given(Study, "given")
+@those_given(Study, "given")
 def compare(
     given: dict[str, object],
     study: Annotated[

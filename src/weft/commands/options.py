@@ -15,7 +15,7 @@ from typing import Annotated, get_type_hints
 
 import typer
 
-__all__ = ["AsJson", "Debug", "Quiet", "Run", "filled", "given"]
+__all__ = ["AsJson", "Debug", "Quiet", "Run", "filled", "those_given"]
 
 Run = Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -36,7 +36,7 @@ def filled(cls: type, name: str) -> Callable[[_Command], _Command]:
     return functools.partial(_extended, name, [_parameter(spec, kinds[spec.name]) for spec in fields(cls)], make)
 
 
-def given(cls: type, name: str) -> Callable[[_Command], _Command]:
+def those_given(cls: type, name: str) -> Callable[[_Command], _Command]:
     """The fields of a dataclass become options of a command, which is handed those that were given, by name.
 
     For what can come from a file too: the defaults are told in the help's text, and are not handed over.
@@ -74,8 +74,10 @@ def _extended(
     name: str, made: list[inspect.Parameter], make: Callable[[dict[str, object]], object], command: _Command
 ) -> _Command:
     """The command with parameters in place of the one called `name`, for which `make` makes its value of theirs."""
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    own = inspect.signature(command, eval_str=True).parameters
+    if name not in own:
+        raise TypeError(f"expected a parameter {name!r} of the command {command.__name__}, got {', '.join(own)}")
+    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values()]
     parameters = [each for one in keyword for each in (made if one.name == name else [one])]
 
     @functools.wraps(command)
