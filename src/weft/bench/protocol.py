@@ -16,8 +16,7 @@ from weft.bench.study import BUNDLED, Study
 from weft.core.configured import Range
 from weft.core.spelling import parse
 from weft.tables.files import Columns, read_columns, some
-from weft.tables.recipe import Recipe
-from weft.tables.split import split
+from weft.tables.recipe import Recipe, split
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
