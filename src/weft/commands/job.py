@@ -23,7 +23,7 @@ import numpy as np
 from weft.core.configured import shown
 from weft.core.spelling import parse
 from weft.report import tasks as sequence
-from weft.report.curves import is_run, keep_risk, run_folder
+from weft.report.folder import is_run, keep_risk, run_folder
 from weft.tables.files import Columns, read_columns
 from weft.tables.recipe import Recipe, Table, plain_cell
 
