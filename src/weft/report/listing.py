@@ -19,7 +19,7 @@ from weft.report.writing import Found, Page, progress, read, what
 if TYPE_CHECKING:
     from weft.report.page.markup import Cell, Markup
 
-__all__ = ["RefusedError", "Rows", "Stamp", "inside", "listing", "own", "scan", "stamp"]
+__all__ = ["RefusedError", "Rows", "Stamp", "inside", "listing", "refuse_links", "scan", "stamp"]
 
 DEPTH, MOST_FOLDERS, MOST_FOUND = 6, 5000, 500
 SILENT = 120.0  # seconds after which a study in progress is said to be silent
@@ -64,11 +64,11 @@ def inside(root: Path, asked: str) -> Path:
         raise RefusedError(404, "nothing of that name is in the folder") from error
     if real != path or not real.is_dir():  # a symbolic link, or a file
         raise RefusedError(403, "expected a folder within the folder, and no link")
-    own(root, real)
+    refuse_links(root, real)
     return real
 
 
-def own(root: Path, folder: Path) -> None:
+def refuse_links(root: Path, folder: Path) -> None:
     """Raises where one of a folder's files is a link out of the root."""
     with os.scandir(folder) as entries:
         links = [entry.path for entry in entries if entry.is_symlink()]
@@ -87,7 +87,7 @@ def scan(root: Path) -> tuple[list[Found], bool]:
         if count >= MOST_FOLDERS or len(found) >= MOST_FOUND:
             return found, True
         try:
-            own(root, folder)
+            refuse_links(root, folder)
             if (one := what(folder)) is not None:
                 found.append(one)
         except (RefusedError, OSError):

@@ -16,7 +16,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from weft.report.listing import RefusedError, Rows, Stamp, inside, listing, own, stamp
+from weft.report.listing import RefusedError, Rows, Stamp, inside, listing, refuse_links, stamp
 from weft.report.writing import Page, compose, look
 
 __all__ = ["Server"]
@@ -84,7 +84,7 @@ class Server:
         except (ValueError, OSError) as error:
             raise RefusedError(404, "no run, study or claims of weft are there") from error
         for one in found:
-            own(self.root, one.folder)
+            refuse_links(self.root, one.folder)
             if one.folder.is_symlink():
                 raise RefusedError(403, "expected a folder within the folder, and no link")
         live = any(self._rows(one).state == "running" for one in found)
