@@ -28,7 +28,9 @@ def show(
 ) -> None:
     """Show a run's learning curves, its risk by environment or its scores by task, in the terminal or as a picture."""
     with told(debug):
-        from weft.report.curves import about, curves, drawn, picture, records, risk
+        from weft.report.curves import curves, drawn
+        from weft.report.folder import about, records, risk
+        from weft.report.picture import picture
         from weft.report.tasks import tasks as by_task
 
         facts = about(run)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from weft.core.configured import shown
-from weft.report.curves import is_run
+from weft.report.folder import is_run
 
 __all__ = ["clear", "new_folder", "own", "remove"]
 

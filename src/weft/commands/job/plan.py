@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from weft.commands.job.asked import Options
 from weft.core.configured import shown
-from weft.report.curves import run_folder
+from weft.report.folder import run_folder
 from weft.tables import kept
 from weft.tables.files import Columns
 from weft.tables.kept import KeptTable

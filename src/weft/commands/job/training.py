@@ -13,7 +13,7 @@ from weft.commands.job.folder import own, remove
 from weft.commands.job.plan import Job
 from weft.commands.job.results import result_of
 from weft.report import tasks as sequence
-from weft.report.curves import keep_risk
+from weft.report.folder import keep_risk
 from weft.tables.files import Columns
 from weft.tables.recipe import Table
 
