@@ -19,7 +19,9 @@ from typer.testing import CliRunner
 
 import weft.bench.comparing as comparing
 from weft.bench import Study, compare
-from weft.bench.protocol import Data, Method, fit_batch, suitable
+from weft.bench.data import Data
+from weft.bench.methods import Method, suitable
+from weft.bench.trainings import fit_batch
 from weft.commands.app import app
 from weft.data import digits_sites
 from weft.data.sites import SITES

@@ -17,7 +17,8 @@ from tests.report.report_cases import ATTACK, claim, study, write_claims, write_
 from weft import Classifier, Learner
 from weft.data.gaussians import ring
 from weft.objectives import GAN
-from weft.report.serve import RefusedError, Server, inside, scan
+from weft.report.listing import RefusedError, inside, scan
+from weft.report.serve import Server
 from weft.report.writing import render
 
 ACCESS = Path(__file__).with_name("access.js").read_text()

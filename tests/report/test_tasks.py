@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from weft.report.curves import picture
+from weft.report.picture import picture
 from weft.report.tasks import assemble, keep, lines, tasks
 
 ABOUT = {"task": "month", "part": "held-out", "measure": "accuracy", "direction": "max"}

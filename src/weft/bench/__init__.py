@@ -1,17 +1,13 @@
 """The bench: which way of learning works on this data, and can that be trusted?"""
 
-from typing import Any
+from __future__ import annotations
 
-__all__ = ["Study", "compare"]
+from typing import TYPE_CHECKING
 
+from weft.core.lazy import flat
 
-def __getattr__(name: str) -> Any:
-    if name == "compare":
-        from weft.bench.comparing import compare
+if TYPE_CHECKING:
+    from weft.bench.comparing import compare
+    from weft.bench.study import Study
 
-        return compare
-    if name == "Study":
-        from weft.bench.study import Study
-
-        return Study
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -5,15 +5,22 @@ A pool takes calls, pairs of a function and its arguments, and gives `(number, r
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["Pool", "pool"]
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
-Pool = Callable[[Sequence[Call]], Iterator[tuple[int, Any]]]
+Result = TypeVar("Result")
+Call = tuple[Callable[..., Result], tuple[object, ...]]
+
+
+class Pool(Protocol):
+    """What runs calls, and gives the number and the result of each as they come."""
+
+    def __call__(self, calls: Sequence[Call[Result]], /) -> Iterator[tuple[int, Result]]: ...
 
 
 @contextmanager
@@ -33,24 +40,29 @@ def pool(on: str, workers: int) -> Iterator[Pool]:
     """
     if on != "joblib":
         with _ray(on, workers) as run:
-            yield lambda calls: _guarded(run(calls), "a worker or the Ray cluster")
+            yield run
     elif workers == 1:
-        yield lambda calls: iter([_numbered(i, *call) for i, call in enumerate(calls)])
+        yield _one_by_one
     else:
         import joblib
 
         with joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
-            yield lambda calls: _guarded(_joblib(calls), "a worker process")
+            yield _joblib
 
 
-def _numbered(i: int, call: Callable[..., Any], args: tuple[Any, ...]) -> tuple[int, Any]:
+def _numbered(i: int, call: Callable[..., Result], args: tuple[object, ...]) -> tuple[int, Result]:
     return i, call(*args)
 
 
-def _guarded(results: Iterator[Any], where: str) -> Iterator[Any]:
-    """The results; who is lost is told in one sentence."""
+def _one_by_one(calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
+    return iter([_numbered(i, *call) for i, call in enumerate(calls)])
+
+
+@contextmanager
+def _guarded(where: str) -> Iterator[None]:
+    """Tells in one sentence who is lost."""
     try:
-        yield from results
+        yield
     except Exception as error:
         kind = type(error)
         lost = kind.__name__ in ("TerminatedWorkerError", "BrokenProcessPool") or kind.__module__.startswith("ray")
@@ -59,11 +71,11 @@ def _guarded(results: Iterator[Any], where: str) -> Iterator[Any]:
         raise RuntimeError(f"{where} was lost ({kind.__name__}: {' '.join(str(error).split())[:120]})") from error
 
 
-def _joblib(calls: Sequence[Call]) -> Iterator[Any]:
+def _joblib(calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
     import joblib
 
     if calls:
-        with joblib.Parallel(return_as="generator_unordered") as parallel:
+        with _guarded("a worker process"), joblib.Parallel(return_as="generator_unordered") as parallel:
             yield from parallel(joblib.delayed(_numbered)(i, *call) for i, call in enumerate(calls))
 
 
@@ -78,25 +90,25 @@ def _ray(where: str, workers: int) -> Iterator[Pool]:
         raise ValueError(f"expected --on joblib, ray or a Ray cluster's address (host:port), got {where!r}")
     begun = not ray.is_initialized()
     if begun:
-        options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
         try:
             if where == "ray":
-                ray.init(include_dashboard=False, num_cpus=workers, **options)
+                ray.init(include_dashboard=False, num_cpus=workers, logging_level=logging.ERROR, log_to_driver=False)
             else:
                 host, _, port = where.rpartition("/")[2].rpartition(":")
                 socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would knock for minutes
-                ray.init(address=where, **options)
+                ray.init(address=where, logging_level=logging.ERROR, log_to_driver=False)
         except (OSError, RuntimeError, ValueError) as error:
             raise OSError(
                 f"expected a Ray cluster at {where}, which does not answer ({' '.join(str(error).split())[:150]})"
             ) from error
 
-    def run(calls: Sequence[Call]) -> Iterator[Any]:
-        remote = ray.remote(num_cpus=1, max_retries=0)(_numbered)
+    def run(calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
+        remote: Any = ray.remote(num_cpus=1, max_retries=0)(_numbered)
         pending = [remote.remote(i, *call) for i, call in enumerate(calls)]
-        while pending:
-            ready, pending = ray.wait(pending)
-            yield from ray.get(ready)
+        with _guarded("a worker or the Ray cluster"):
+            while pending:
+                ready, pending = ray.wait(pending)
+                yield from ray.get(ready)
 
     try:
         yield run

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.core.values import Json
 
 __all__ = ["machine", "versions"]
 
@@ -16,16 +19,16 @@ def versions() -> dict[str, str]:
     """The versions of weft, of Python and of the packages that figures may depend on."""
     from weft import __version__
 
-    found = {"weft": __version__, "python": platform.python_version()}
+    versions = {"weft": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Json:
     """The processor, its cores, the accelerator that learners take where there is one, and the Python."""
     import torch
 
@@ -35,5 +38,5 @@ def machine() -> dict[str, Any]:
             processor = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), processor)
     except OSError:
         pass
-    found = {"processor": processor, "cores": os.cpu_count() or 1, "python": platform.python_version()}
-    return found | ({"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+    about = {"processor": processor, "cores": os.cpu_count() or 1, "python": platform.python_version()}
+    return about | ({"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})

@@ -11,7 +11,12 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
 
 __all__ = ["BLUE", "GREEN", "INK", "ORANGE", "PINK", "SOFT", "blank", "canvas", "note", "ramp", "svg"]
 
@@ -63,7 +68,7 @@ _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaV
 
 
 @contextmanager
-def canvas(panels: int = 1, *, size: tuple[float, float] | None = None, **layout: Any) -> Iterator[tuple[Any, Any]]:
+def canvas(panels: int = 1, *, size: tuple[float, float] | None = None, **layout: Any) -> Iterator[tuple[Figure, Any]]:
     """A figure and its axes (a list of them for several panels in a row), in the style of all pictures.
 
     Args:
@@ -84,7 +89,7 @@ def canvas(panels: int = 1, *, size: tuple[float, float] | None = None, **layout
         yield figure, (axes[0] if panels == 1 else list(axes))
 
 
-def svg(figure: Any, *, name: str, alt: str) -> str:
+def svg(figure: Figure, *, name: str, alt: str) -> str:
     """The figure as SVG text that can stand alone or within a page.
 
     Args:
@@ -114,20 +119,20 @@ def svg(figure: Any, *, name: str, alt: str) -> str:
     return f'{head} role="img">\n <title>{html.escape(alt, quote=False)}</title>{rest}'
 
 
-def ramp(*colours: str) -> Any:
+def ramp(*colours: str) -> LinearSegmentedColormap:
     """A colour map through the colours given."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("ramp", list(colours))
 
 
-def blank(ax: Any) -> None:
+def blank(ax: Axes) -> None:
     """Takes away what belongs to numbers (ticks, frame, grid), where a panel shows a shape."""
     ax.grid(False)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
 
 
-def note(ax: Any, x: float, y: float, text: str, colour: str = INK, **more: Any) -> None:
+def note(ax: Axes, x: float, y: float, text: str, colour: str = INK, **more: Any) -> None:
     """A label beside a line, in the line's colour, at data coordinates."""
     ax.text(x, y, text, **{"color": colour, "fontsize": 9.5, "fontweight": "bold", **more})

@@ -14,16 +14,39 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from weft.core.configured import Range
 
-__all__ = ["Record", "propose"]
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
-Trial = dict[str, Any]
+__all__ = ["Outcome", "Record", "Setting", "Trial", "propose"]
+
+Setting = dict[str, float]
+"""Values of what is tuned, by their names in a Learner."""
 
 
-def _distributions(space: dict[str, Range]) -> dict[str, Any]:
+class Outcome(TypedDict):
+    """How a trial ended: `complete` with a value on validation, `failed` or `diverged` without one, and why."""
+
+    value: float | None
+    state: str
+    why: str
+    seconds: float
+
+
+class Trial(Outcome):
+    """A setting of a method that was tried, by its number."""
+
+    method: str
+    number: int
+    setting: Setting
+
+
+def _distributions(space: dict[str, Range]) -> dict[str, BaseDistribution]:
     import optuna
 
     return {name: optuna.distributions.FloatDistribution(r.low, r.high, log=r.log) for name, r in space.items()}
@@ -31,7 +54,7 @@ def _distributions(space: dict[str, Range]) -> dict[str, Any]:
 
 def propose(
     space: dict[str, Range], known: list[Trial], numbers: list[int], *, rising: bool, seed: int, name: str
-) -> list[dict[str, float]]:
+) -> list[Setting]:
     """Settings for the trials of these numbers, given the trials of earlier batches.
 
     >>> space = {"lr": Range(1e-3, 1e-1, log=True)}
@@ -58,11 +81,11 @@ def propose(
     return proposals
 
 
-def _frozen(trial: Trial, kinds: dict[str, Any]) -> Any:
+def _frozen(trial: Trial, kinds: dict[str, BaseDistribution]) -> FrozenTrial:
     import optuna
 
     state = optuna.trial.TrialState.COMPLETE if trial["state"] == "complete" else optuna.trial.TrialState.FAIL
-    notes = {name: trial[name] for name in ("number", "state", "why", "seconds")}
+    notes = {"number": trial["number"], "state": trial["state"], "why": trial["why"], "seconds": trial["seconds"]}
     return optuna.trial.create_trial(
         state=state, value=trial["value"], params=trial["setting"], distributions=kinds, user_attrs=notes
     )
@@ -85,7 +108,7 @@ class Record:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.url = url or f"sqlite:///{folder.resolve() / 'study.db'}"
         self.fingerprint, self.rising = fingerprint, rising
-        self.studies: dict[str, Any] = {}
+        self.studies: dict[str, Study] = {}
         try:
             self.storage = optuna.storages.RDBStorage(self.url)
         except (SQLAlchemyError, RuntimeError, ImportError, ValueError, OSError) as error:
@@ -98,7 +121,7 @@ class Record:
             "name another with --storage URL, or begin anew in another folder with --out"
         )
 
-    def study(self, method: str) -> Any:
+    def study(self, method: str) -> Study:
         """The Optuna study of one method."""
         import optuna
         from sqlalchemy.exc import SQLAlchemyError
@@ -107,31 +130,31 @@ class Record:
             return self.studies[method]
         name = f"weft {self.fingerprint[:12]} {method}"
         try:
-            found = optuna.create_study(
+            study = optuna.create_study(
                 storage=self.storage,
                 study_name=name,
                 direction="maximize" if self.rising else "minimize",
                 load_if_exists=True,
             )
-            if found.user_attrs.get("fingerprint", self.fingerprint) != self.fingerprint:
+            if study.user_attrs.get("fingerprint", self.fingerprint) != self.fingerprint:
                 raise ValueError(
                     f"expected trials of this plan in {self.url} under {name!r}, got another's; choose another --out"
                 )
-            if "fingerprint" not in found.user_attrs:
-                found.set_user_attr("fingerprint", self.fingerprint)
+            if "fingerprint" not in study.user_attrs:
+                study.set_user_attr("fingerprint", self.fingerprint)
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
             raise self._foreign(error) from error
-        self.studies[method] = found
-        return found
+        self.studies[method] = study
+        return study
 
     def trials(self, method: str) -> list[Trial]:
         """What is recorded of a method, by number."""
-        found: dict[int, Trial] = {}
+        kept: dict[int, Trial] = {}
         for trial in self.study(method).get_trials(deepcopy=False):
             notes = trial.user_attrs
             number = int(notes["number"])
             value = trial.value if notes["state"] == "complete" else None
-            found.setdefault(
+            kept.setdefault(
                 number,
                 {
                     "method": method,
@@ -143,7 +166,7 @@ class Record:
                     "seconds": notes["seconds"],
                 },
             )
-        return [found[number] for number in sorted(found)]
+        return [kept[number] for number in sorted(kept)]
 
     def add(self, method: str, trial: Trial, space: dict[str, Range]) -> None:
         """Records a trial that has ended, well or not."""

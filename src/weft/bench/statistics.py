@@ -17,13 +17,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Comparison", "Resampling", "compare", "holm", "sentences"]
+__all__ = ["Comparison", "Resampling", "Table", "compare", "holm", "sentences"]
 
-Array = np.ndarray[Any, Any]
+Table = NDArray[np.float64]
+"""Scores of shape (seeds, points)."""
 
 
 class Resampling:
@@ -43,7 +44,7 @@ class Resampling:
     """
 
     def __init__(
-        self, seeds: int, points: int, *, groups: Any = None, draws: int = 2000, random_state: int = 0
+        self, seeds: int, points: int, *, groups: ArrayLike | None = None, draws: int = 2000, random_state: int = 0
     ) -> None:
         random = np.random.default_rng(random_state)
         self.draws = draws
@@ -54,13 +55,13 @@ class Resampling:
         count = len(self.sizes)
         self.columns = random.multinomial(count, np.full(count, 1 / count), size=draws).astype(np.float32)
 
-    def means(self, table: Array) -> Array:
+    def means(self, table: Table) -> NDArray[np.float64]:
         """The mean score in each draw."""
         sums = np.stack([np.bincount(self.codes, weights=row, minlength=len(self.sizes)) for row in table])
         drawn = (self.rows @ sums * self.columns).sum(1)
         return drawn / (self.columns @ self.sizes)
 
-    def interval(self, table: Array, level: float) -> tuple[float, float]:
+    def interval(self, table: Table, level: float) -> tuple[float, float]:
         """A percentile interval for the mean score."""
         low, high = np.quantile(self.means(table), [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
@@ -100,7 +101,7 @@ def holm(p: Sequence[float]) -> list[float]:
     return corrected
 
 
-def compare(tables: dict[str, Array], resampling: Resampling, *, rising: bool, level: float = 0.95) -> list[Comparison]:
+def compare(tables: dict[str, Table], resampling: Resampling, *, rising: bool, level: float = 0.95) -> list[Comparison]:
     """Every pair of methods, corrected for the number of pairs.
 
     Args:
@@ -110,18 +111,18 @@ def compare(tables: dict[str, Array], resampling: Resampling, *, rising: bool, l
         level: what all intervals together keep.
     """
     pairs = list(combinations(tables, 2))
-    found = []
+    drawn: list[tuple[float, tuple[float, float], float]] = []
     for a, b in pairs:
         table = tables[a] - tables[b]
-        drawn = resampling.means(table)
+        means = resampling.means(table)
         tail = (1 - level) / (2 * len(pairs))
-        low, high = np.quantile(drawn, [tail, 1 - tail])
-        beyond = min(float((drawn <= 0).mean()), float((drawn >= 0).mean()))
+        low, high = np.quantile(means, [tail, 1 - tail])
+        beyond = min(float((means <= 0).mean()), float((means >= 0).mean()))
         p = min(1.0, max(2 * beyond, 2 / (resampling.draws + 1)))
-        found.append((float(table.mean()), (float(low), float(high)), p))
-    corrected = holm([p for _, _, p in found])
+        drawn.append((float(table.mean()), (float(low), float(high)), p))
+    corrected = holm([p for _, _, p in drawn])
     results = []
-    for (a, b), (difference, interval, p), adjusted in zip(pairs, found, corrected, strict=True):
+    for (a, b), (difference, interval, p), adjusted in zip(pairs, drawn, corrected, strict=True):
         sure = adjusted <= 1 - level and not interval[0] <= 0.0 <= interval[1]
         ahead = a if (difference > 0) == rising else b
         verdict = f"{ahead} is better" if sure else "not distinguishable"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from weft.core.configured import closest, shown
-from weft.data.sites import SITES
 
 __all__ = ["BUNDLED", "RULES", "Study"]
 
@@ -21,7 +20,7 @@ RULES = ("validation", "training-domain", "leave-one-out", "oracle")
 
 @dataclass(frozen=True)
 class Study:
-    """What `weft compare` is asked for.
+    """What `weft compare` is asked for; each field is an option of it.
 
     Attributes:
         data: a table's file, or `digits-sites` for the bundled one.
@@ -47,30 +46,48 @@ class Study:
         level: confidence of all comparisons together.
     """
 
-    data: str = BUNDLED
-    target: str = ""
-    environment: str = ""
-    task: str = ""
-    group: str = ""
-    test: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    budget: int = 16
-    batch: int = 8
-    seeds: int = 8
-    steps: int = 200
-    rows: int = 64
-    selection: str = ""
-    holdout: float = 0.2
-    drop: tuple[str, ...] = ()
-    kind: str = ""
-    encoding: str = "utf-8"
-    seed: int = 0
-    level: float = 0.95
+    data: str = field(
+        default=BUNDLED,
+        metadata={"help": "A table: CSV, Parquet or NPZ; without one, the bundled digits.", "argument": True},
+    )
+    target: str = field(default="", metadata={"help": "The column to be predicted.", "metavar": "COLUMN"})
+    environment: str = field(
+        default="",
+        metadata={"help": "The column that names environments; one of them is the test.", "metavar": "COLUMN"},
+    )
+    task: str = field(
+        default="", metadata={"help": "The column that names tasks, learned one after another.", "metavar": "COLUMN"}
+    )
+    group: str = field(
+        default="", metadata={"help": "The column that names rows that must stay together.", "metavar": "COLUMN"}
+    )
+    test: tuple[str, ...] = field(
+        default=(), metadata={"help": "A test environment; repeatable. Default: the last.", "metavar": "NAME"}
+    )
+    methods: tuple[str, ...] = field(
+        default=(), metadata={"help": "A method, such as 'and-mask(threshold=0.8)'; repeatable.", "metavar": "SPEC"}
+    )
+    budget: int = field(default=16, metadata={"help": "Settings tried for each method."})
+    batch: int = field(default=8, metadata={"help": "Settings proposed at a time."})
+    seeds: int = field(default=8, metadata={"help": "Fresh trainings of the chosen setting."})
+    steps: int = field(default=200, metadata={"help": "Updates of each training."})
+    rows: int = field(default=64, metadata={"help": "Rows per update, of each environment."})
+    selection: str = field(
+        default="", metadata={"help": "validation, training-domain, leave-one-out or oracle.", "metavar": "RULE"}
+    )
+    holdout: float = field(default=0.2, metadata={"help": "The share of validation and test rows."})
+    drop: tuple[str, ...] = field(
+        default=(), metadata={"help": "A column to leave out; repeatable.", "metavar": "COLUMN"}
+    )
+    kind: str = field(default="", metadata={"help": "classes or values; by default seen by the target."})
+    encoding: str = field(default="utf-8", metadata={"help": "Of a CSV file."})
+    seed: int = field(default=0, metadata={"help": "Everything random follows from it."})
+    level: float = field(default=0.95, metadata={"help": "Confidence, of all comparisons together."})
 
     @classmethod
     def make(cls, **given: Any) -> Study:
         """A study from plain values, each checked; None means the default."""
-        known = {field.name: field for field in dataclasses.fields(cls)}
+        known = {spec.name: spec for spec in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
         for name, value in given.items():
             if name not in known:
@@ -91,6 +108,8 @@ class Study:
         study = cls(**values)
         study._check()
         if study.data == BUNDLED:  # its marks are right at every site that training sees: validation there cannot tell
+            from weft.data.sites import SITES
+
             rule, test = study.selection or "leave-one-out", study.test or (SITES[-1],)
             methods = study.methods or ("erm", "and-mask")  # two, so that a first look takes minutes
             study = dataclasses.replace(
@@ -145,9 +164,9 @@ class Study:
     def to_toml(self) -> str:
         """The study as a file; what is left out has its default."""
         lines = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
             plain = list(value) if isinstance(value, tuple) else value
-            if value != field.default:
-                lines.append(f"{field.name} = {json.dumps(plain, ensure_ascii=False)}")
+            if value != spec.default:
+                lines.append(f"{spec.name} = {json.dumps(plain, ensure_ascii=False)}")
         return "\n".join(lines) + "\n"

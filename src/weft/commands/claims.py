@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.commands.common import console, print_json, printable, say, told
+from weft.commands.options import AsJson, Debug
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from rich.text import Text
+
+    from weft.core.values import Json
 
 __all__ = ["register"]
 
@@ -16,8 +23,6 @@ _Folder = Annotated[
     Path | None, typer.Option(help="A folder of claims; default: weft's own.", metavar="DIR", show_default=False)
 ]
 _Out = Annotated[Path, typer.Option(help="Where results are kept, in its folder claims/.", metavar="OUT")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _MARKS = {True: "holds", False: "fails", None: ""}
 _STYLES = {"holds": "green", "fails": "bold red", "not run at this scale": "yellow"}
 
@@ -28,12 +33,12 @@ def register(app: typer.Typer) -> None:
     app.command("reproduce")(reproduce)
 
 
-def claims(folder: _Folder = None, out: _Out = Path("out"), json: _Json = False, debug: _Debug = False) -> None:
+def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False, debug: Debug = False) -> None:
     """List the claims with their papers and last verdicts. Their files are read, not run."""
     with told(debug):
         from weft.bench.claims import last, listed
 
-        found = [(claim, last(claim.name, out)) for claim in listed(folder)]
+        verdicts = [(claim, last(claim.name, out)) for claim in listed(folder)]
         if json:
             print_json(
                 {
@@ -46,7 +51,7 @@ def claims(folder: _Folder = None, out: _Out = Path("out"), json: _Json = False,
                             "path": str(claim.path),
                             **{key: result.get(key) if result else None for key in ("verdict", "scale", "date")},
                         }
-                        for claim, result in found
+                        for claim, result in verdicts
                     ]
                 }
             )
@@ -56,12 +61,12 @@ def claims(folder: _Folder = None, out: _Out = Path("out"), json: _Json = False,
 
         table = Table("claim", "what it says", "paper", "last verdict")
         table.columns[0].no_wrap = True
-        for claim, result in found:
+        for claim, result in verdicts:
             verdict = _verdict(result) if result else Text("not run yet", style="dim")
             texts = [Text(printable(text)) for text in (claim.name, claim.title, claim.reference)]
             table.add_row(*texts, verdict)
         screen = console()
-        screen.print(table if found else "no claims there")
+        screen.print(table if verdicts else "no claims there")
         screen.print("run one: weft reproduce NAME; all of them: weft reproduce --all")
 
 
@@ -75,8 +80,8 @@ def reproduce(
     everything: Annotated[bool, typer.Option("--all", help="Every claim of the folder.")] = False,
     folder: _Folder = None,
     out: _Out = Path("out"),
-    json: _Json = False,
-    debug: _Debug = False,
+    json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Run claims again: reference against measured figures, the budget and the verdict.
 
@@ -112,7 +117,7 @@ def reproduce(
 
 def _run(
     chosen: dict[str, Path], scale: str, seeds: int | None, out: Path, *, quiet: bool, debug: bool
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
+) -> tuple[list[Json], dict[str, str]]:
     """Runs claims one after another; one that cannot be run is told, and the next one begins."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -127,7 +132,7 @@ def _run(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    results: list[dict[str, Any]] = []
+    results: list[Json] = []
     errors: dict[str, str] = {}
     for i, (name, path) in enumerate(chosen.items()):
         count = f" ({i + 1} of {len(chosen)})" if len(chosen) > 1 else ""
@@ -136,7 +141,9 @@ def _run(
             with bar:
                 task = bar.add_task(f"{name}{count}", total=1.0)
 
-                def show(share: float, what: str, bar: Any = bar, task: Any = task, title: str = name + count) -> None:
+                def show(
+                    share: float, what: str, bar: Progress = bar, task: TaskID = task, title: str = name + count
+                ) -> None:
                     bar.update(task, completed=share, description=f"{title}: {printable(what)}" if what else title)
 
                 result = run(path, scale=scale, seeds=seeds, out=out, progress=show)
@@ -157,7 +164,7 @@ def _run(
     return results, errors
 
 
-def _verdict(result: dict[str, Any]) -> Any:
+def _verdict(result: Json) -> Text:
     from rich.text import Text
 
     verdict = printable(str(result.get("verdict")))
@@ -165,7 +172,7 @@ def _verdict(result: dict[str, Any]) -> Any:
     return text.append(printable(f" ({result.get('scale')}, {str(result.get('date'))[:10]})"), style="dim")
 
 
-def _print_result(result: dict[str, Any], out: Path) -> None:
+def _print_result(result: Json, out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -192,7 +199,7 @@ def _print_result(result: dict[str, Any], out: Path) -> None:
     screen.print()
 
 
-def _print_summary(results: list[dict[str, Any]], errors: dict[str, str]) -> None:
+def _print_summary(results: list[Json], errors: dict[str, str]) -> None:
     from rich.table import Table
     from rich.text import Text
 

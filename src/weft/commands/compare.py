@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.commands.common import console, print_json, print_matrix, printable, say, told
+from weft.bench.study import Study
+from weft.commands.common import console, print_json, printable, say, told
+from weft.commands.options import AsJson, Debug, Quiet, those_given
+from weft.commands.printing import print_matrix
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.bench.comparing import Comparing
+    from weft.core.values import Json
 
 __all__ = ["register"]
 
@@ -18,45 +27,9 @@ def register(app: typer.Typer) -> None:
     app.command()(compare)
 
 
+@those_given(Study, "given")
 def compare(
-    data: Annotated[
-        str | None,
-        typer.Argument(help="A table: CSV, Parquet or NPZ; without one, the bundled digits.", show_default=False),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The column to be predicted.", metavar="COLUMN")] = None,
-    environment: Annotated[
-        str | None, typer.Option(help="The column that names environments; one of them is the test.", metavar="COLUMN")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="The column that names tasks, learned one after another.", metavar="COLUMN")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="The column that names rows that must stay together.", metavar="COLUMN")
-    ] = None,
-    test: Annotated[
-        list[str] | None, typer.Option(help="A test environment; repeatable. Default: the last.", metavar="NAME")
-    ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(help="A method, such as 'and-mask(threshold=0.8)'; repeatable.", metavar="SPEC"),
-    ] = None,
-    budget: Annotated[int | None, typer.Option(help="Settings tried for each method (default: 16).")] = None,
-    batch: Annotated[int | None, typer.Option(help="Settings proposed at a time (default: 8).")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Fresh trainings of the chosen setting (default: 8).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of each training (default: 200).")] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows per update, of each environment (default: 64).")] = None,
-    selection: Annotated[
-        str | None,
-        typer.Option(help="validation, training-domain, leave-one-out or oracle.", metavar="RULE"),
-    ] = None,
-    holdout: Annotated[float | None, typer.Option(help="The share of validation and test rows (default: 0.2).")] = None,
-    kind: Annotated[str | None, typer.Option(help="classes or values; by default seen by the target.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeatable.", metavar="COLUMN")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of a CSV file (default: utf-8).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random follows from it (default: 0).")] = None,
-    level: Annotated[
-        float | None, typer.Option(help="Confidence, of all comparisons together (default: 0.95).")
-    ] = None,
+    given: dict[str, object],
     study: Annotated[
         Path | None, typer.Option(help="A study file (TOML); options change it.", metavar="FILE", show_default=False)
     ] = None,
@@ -75,9 +48,9 @@ def compare(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and what it will cost, and leave.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Compare methods on a table by one honest protocol.
 
@@ -87,37 +60,15 @@ def compare(
     """
     with told(debug):
         from weft.bench.comparing import Comparing, continued
-        from weft.bench.study import Study
 
-        given: dict[str, Any] = {
-            "target": target,
-            "environment": environment,
-            "task": task,
-            "group": group,
-            "test": test,
-            "methods": methods,
-            "budget": budget,
-            "batch": batch,
-            "seeds": seeds,
-            "steps": steps,
-            "rows": rows,
-            "selection": selection,
-            "holdout": holdout,
-            "kind": kind,
-            "drop": drop,
-            "encoding": encoding,
-            "seed": seed,
-            "level": level,
-        }
-        anything = any(value is not None for value in given.values())
         if workers is not None and workers < 1:
             raise ValueError(f"expected --workers >= 1, got {workers}")
         if study is not None:
-            asked = Study.read(study, data=data, **given)
-        elif data is None and not anything and out is not None and (out / "study.toml").exists():
+            asked = Study.read(study, **given)
+        elif not given and out is not None and (out / "study.toml").exists():
             asked = continued(out)
         else:
-            asked = Study.make(data=data, **given)
+            asked = Study.make(**given)
         work = Comparing(asked, out or Path(), storage=storage, on=on, workers=workers)
         if dry_run:
             plan = work.estimate()
@@ -133,7 +84,7 @@ def compare(
             _print(results, work.folder, report)
 
 
-def _folder(study: Any, fingerprint: str) -> Path:
+def _folder(study: Study, fingerprint: str) -> Path:
     """`studies/NAME`, or the first free or fitting one of `studies/NAME-2`, ..."""
     import json
     import re
@@ -152,7 +103,7 @@ def _folder(study: Any, fingerprint: str) -> Path:
         number += 1
 
 
-def _run(work: Any, *, shown: bool) -> dict[str, Any]:
+def _run(work: Comparing, *, shown: bool) -> Json:
     """Does the study, with a bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -190,11 +141,11 @@ def _score(value: float | None, measure: str) -> str:
     return f"{value:.1%}" if measure == "accuracy" else f"{value:.4g}"
 
 
-def _setting(setting: dict[str, Any]) -> str:
+def _setting(setting: Json) -> str:
     return ", ".join(f"{name.partition('__')[2]} {value:.3g}" for name, value in setting.items())
 
 
-def _print(results: dict[str, Any], folder: Path, report: str | None) -> None:
+def _print(results: Json, folder: Path, report: str | None) -> None:
     """The sentence, the table, the differences."""
     from rich.table import Table
     from rich.text import Text
@@ -239,7 +190,7 @@ def _print(results: dict[str, Any], folder: Path, report: str | None) -> None:
         screen.print(Text(f"report: {printable(report)}"))
 
 
-def _print_places(screen: Any, results: dict[str, Any], measure: str) -> None:
+def _print_places(screen: Console, results: Json, measure: str) -> None:
     """Scores by environment or by task."""
     from rich.table import Table
     from rich.text import Text
@@ -272,7 +223,7 @@ def _print_places(screen: Any, results: dict[str, Any], measure: str) -> None:
         screen.print(table)
 
 
-def _print_kept(screen: Any, results: dict[str, Any], measure: str) -> None:
+def _print_kept(screen: Console, results: Json, measure: str) -> None:
     """Of tasks in sequence: each method's scores after each task on each, and what that comes to."""
     from rich.table import Table
     from rich.text import Text
@@ -295,7 +246,7 @@ def _print_kept(screen: Any, results: dict[str, Any], measure: str) -> None:
         screen.print(table)
 
 
-def _print_plan(plan: dict[str, Any]) -> None:
+def _print_plan(plan: Json) -> None:
     from rich.table import Table
     from rich.text import Text
 

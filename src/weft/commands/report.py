@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.commands.common import print_json, printable, told
+from weft.commands.options import AsJson, Debug
 
 __all__ = ["register"]
 
@@ -26,8 +27,8 @@ def report(
         bool, typer.Option("--serve", help="Instead, follow what is in the folder on a page of this machine alone.")
     ] = False,
     port: Annotated[int, typer.Option(help="With --serve: its port; 0 for a free one.")] = 8137,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Make one HTML page of a run, a study or claims, or follow a folder with --serve.
 

@@ -10,13 +10,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from weft.report.curves import is_run
+from weft.report.folder import is_run
+
+if TYPE_CHECKING:
+    from weft.core.values import Json
+    from weft.report.page.markup import Markup, Sections
 
 __all__ = ["Found", "Page", "compose", "look", "render", "what", "write"]
 
-Json = dict[str, Any]
 FORMAT = 1
 LARGEST = 200_000_000  # bytes of a results file that is read
 
@@ -39,7 +42,7 @@ class Found:
         return self.folder.resolve().name
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> object:
     """A JSON file's value; NaN and the like, which JSON does not have, become None."""
     try:
         if path.stat().st_size > LARGEST:
@@ -49,20 +52,20 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"expected JSON in {path}, got a damaged or foreign file: {error}") from error
 
 
-def read(found: Found) -> Json:
+def read(one: Found) -> Json:
     """What a study's or claim's file holds, if weft wrote it in a format that is known here."""
-    path = found.folder / ("results.json" if found.kind == "study" else "result.json")
-    if found.kind == "study" and not path.exists():
-        return {"format": FORMAT, "kind": "study", "name": found.name, "state": "running"}
-    plain = read_json(path)
-    if not isinstance(plain, dict) or plain.get("kind") != found.kind:
-        raise ValueError(f"expected a {found.kind} of weft in {path}, got another kind of file; the right folder?")
-    if plain.get("format") != FORMAT:
+    path = one.folder / ("results.json" if one.kind == "study" else "result.json")
+    if one.kind == "study" and not path.exists():
+        return {"format": FORMAT, "kind": "study", "name": one.name, "state": "running"}
+    results = read_json(path)
+    if not isinstance(results, dict) or results.get("kind") != one.kind:
+        raise ValueError(f"expected a {one.kind} of weft in {path}, got another kind of file; the right folder?")
+    if results.get("format") != FORMAT:
         raise ValueError(
-            f"expected format {FORMAT} in {path}, got {plain.get('format')!r}, which another version of weft wrote; "
+            f"expected format {FORMAT} in {path}, got {results.get('format')!r}, which another version of weft wrote; "
             "make the report with that version"
         )
-    return plain
+    return results
 
 
 def what(folder: Path) -> Found | None:
@@ -84,8 +87,8 @@ def look(path: Path) -> list[Found]:
         raise FileNotFoundError(f"expected a folder of a run, a study or claims, got {str(path)!r}, which is not there")
     if not path.is_dir():
         raise ValueError(f"expected a folder of a run, a study or claims, got the file {str(path)!r}")
-    if (found := what(path)) is not None:
-        return [found]
+    if (one := what(path)) is not None:
+        return [one]
     for folder in (path, path / "claims"):
         inner = sorted(folder.iterdir()) if folder.is_dir() else []
         claims = [Found("claim", p) for p in inner if p.is_dir() and (p / "result.json").is_file()]
@@ -111,7 +114,7 @@ class Page:
     kind: str
     subtitle: str
     contents: list[tuple[str, str]]
-    parts: list[Any]
+    parts: list[Markup]
 
 
 def compose(found: Sequence[Found], *, draw: bool = True, data: bool = True) -> Page:
@@ -141,7 +144,7 @@ def compose(found: Sequence[Found], *, draw: bool = True, data: bool = True) -> 
     return page
 
 
-def _page(group: Sequence[Found], sections: Any, draw: bool, data: bool) -> Page:
+def _page(group: Sequence[Found], sections: Sections, draw: bool, data: bool) -> Page:
     """The page of one run, one study, or some claims."""
     from weft.report.page import gallery, run, study
 
@@ -153,10 +156,10 @@ def _page(group: Sequence[Found], sections: Any, draw: bool, data: bool) -> Page
     read_in = [(f.folder, read(f)) for f in group]
     try:
         if first.kind == "study":
-            plain = read_in[0][1]
-            study.study(plain, sections, progress(first.folder, plain))
-            title = str(plain.get("name") or first.name)
-            return Page(title, "study", study.subtitle(plain), sections.contents, sections.parts)
+            results = read_in[0][1]
+            study.study(results, sections, progress(first.folder, results))
+            title = str(results.get("name") or first.name)
+            return Page(title, "study", study.subtitle(results), sections.contents, sections.parts)
         gallery.gallery(read_in, sections)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise ValueError(
@@ -181,10 +184,10 @@ def render(paths: Sequence[Path]) -> str:
     return document(page.title, page.kind, page.subtitle, page.contents, join(page.parts), foot=foot)
 
 
-def progress(folder: Path, plain: Json) -> Json | None:
+def progress(folder: Path, results: Json) -> Json | None:
     """How far a study has come, while it runs."""
     path = folder / "progress.json"
-    if plain.get("state") == "done" or not path.exists():
+    if results.get("state") == "done" or not path.exists():
         return None
     told = read_json(path)
     return told if isinstance(told, dict) else None

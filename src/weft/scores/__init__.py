@@ -1,4 +1,4 @@
-"""Scores: measures as functions of arrays, without a learner."""
+"""Scores: how good answers are, as functions of arrays, without a learner."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.scores.calibration import coverage, expected_calibration_error
+    from weft.scores.predictions import accuracy, r_squared, score, wilson
     from weft.scores.tasks import average_accuracy, backward_transfer, forgetting, forward_transfer
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -8,6 +8,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.tables.files import Columns, read_columns
+    from weft.tables.kept import KeptTable
     from weft.tables.recipe import Recipe
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

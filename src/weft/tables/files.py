@@ -14,20 +14,26 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from weft.core.configured import shown
 
-__all__ = ["MISSING", "Columns", "read_columns", "some", "unknown"]
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from numpy.typing import ArrayLike
+
+__all__ = ["MISSING", "Columns", "plain_cell", "read_columns", "some", "unknown"]
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "None", "?")
 """What a CSV file's missing values are written as."""
 _BLOCK = 1 << 24
+_Cell = TypeVar("_Cell")
 
 
-def some(names: Sequence[Any], most: int = 8) -> str:
+def some(names: Sequence[str], most: int = 8) -> str:
     """A few names for a message."""
     rest = f", ... ({len(names)} in all)" if len(names) > most else ""
     return ", ".join(shown(name) for name in names[:most]) + rest
@@ -38,6 +44,15 @@ def unknown(name: str, known: Sequence[str], what: str = "a column") -> ValueErr
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {shown(near[0])}?" if near else ""
     return ValueError(f"expected {what} among {some(known)}, got {shown(name)}{hint}")
+
+
+def plain_cell(value: _Cell) -> _Cell | str:
+    """A cell for a CSV file that spreadsheets take for text: what they would run gets a leading quote.
+
+    >>> plain_cell("=1+1"), plain_cell("red"), plain_cell(-1.5)
+    ("'=1+1", 'red', -1.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else value
 
 
 @dataclass
@@ -56,13 +71,13 @@ class Columns:
     path: Path
     size: int
     sha256: str
-    data: dict[str, Any]
+    data: dict[str, pa.Array]
     typed: bool
     rows: int
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, table: Any, name: str) -> Columns:
+    def of(cls, table: pd.DataFrame | dict[str, ArrayLike], name: str) -> Columns:
         """The columns of a pandas DataFrame or of a dictionary of arrays, under a name in place of a path."""
         import pyarrow as pa
 
@@ -76,7 +91,7 @@ class Columns:
         columns = {str(n): column.combine_chunks() for n, column in zip(frame.column_names, frame.columns, strict=True)}
         return cls(Path(name), len(data), hashlib.sha256(data).hexdigest(), columns, True, frame.num_rows)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> pa.Array:
         if name not in self.data:
             raise unknown(name, list(self.data))
         return self.data[name]
@@ -166,7 +181,7 @@ def _delimiter(path: Path, header: bytes) -> str:
     return "," if b"," in bare else max(",;\t", key=lambda mark: bare.count(mark.encode()))
 
 
-def _csv(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[Any], bool]:
+def _csv(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[pa.Array], bool]:
     """Every column as text, missing values as nulls: what kind it is, the recipe decides."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -226,7 +241,7 @@ def _head(text: bytes) -> bytes:
             return text[:end]
 
 
-def _parquet(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[Any], bool]:
+def _parquet(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[pa.Array], bool]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -237,7 +252,7 @@ def _parquet(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[An
     return table.column_names, [column.combine_chunks() for column in table.columns], True
 
 
-def _npz(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[Any], bool]:
+def _npz(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[pa.Array], bool]:
     import pyarrow as pa
 
     if not zipfile.is_zipfile(io.BytesIO(data)):
@@ -253,7 +268,7 @@ def _npz(path: Path, data: bytes, encoding: str) -> tuple[list[str], list[Any], 
             ) from error
         raise ValueError(f"expected an NPZ file of arrays in {path}, got: {' '.join(str(error).split())}") from error
     names: list[str] = []
-    columns: list[Any] = []
+    columns: list[pa.Array] = []
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biufUM":
             kind = f"shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__

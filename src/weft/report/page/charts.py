@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.report.page.markup import Markup, Names, el, is_number
 
 __all__ = ["Axis", "Series", "figure", "interval", "legend", "lines", "mark", "nice", "scatter", "swatch"]
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[np.float64]
 SERIES = 8  # colours of the style; after that they repeat with other dashes
 WIDTH, HEIGHT = 380, 240
 _MARKS = ("circle", "square", "triangle", "diamond", "cross", "plus", "down", "bar")
@@ -113,7 +113,9 @@ def _colour(number: int) -> str:
     return f"s{number % SERIES}" + (f" dash{number // SERIES % 3}" if number >= SERIES else "")
 
 
-def mark(number: int, x: Any, y: Any, size: float = 4.0, title: str = "", hollow: bool = False) -> Markup:
+def mark(
+    number: int, x: float | str, y: float | str, size: float = 4.0, title: str = "", hollow: bool = False
+) -> Markup:
     """A point whose shape tells the series as its colour does. Places may be in per cent."""
     shape = _MARKS[number % len(_MARKS)]
     r = size
@@ -146,7 +148,9 @@ def legend(named: Sequence[tuple[str, int]], *, line: bool = True) -> Markup:
     return el("ul", *[el("li", swatch(n, line), " ", name) for name, n in named], class_="legend")
 
 
-def svg(inner: Any, *, title: str, describe: str, names: Names, width: float = WIDTH, height: float = HEIGHT) -> Markup:
+def svg(
+    inner: object, *, title: str, describe: str, names: Names, width: float = WIDTH, height: float = HEIGHT
+) -> Markup:
     """A picture with a name and a description for those who do not see it."""
     name = names("figure")
     return el(
@@ -161,7 +165,7 @@ def svg(inner: Any, *, title: str, describe: str, names: Names, width: float = W
     )
 
 
-def figure(picture: Any, caption: Any, *more: Any, kind: str = "") -> Markup:
+def figure(picture: object, caption: object, *more: object, kind: str = "") -> Markup:
     """A picture with what is said of it, and its numbers."""
     return el("figure", picture, el("figcaption", caption), *more, class_=kind or None)
 
@@ -189,7 +193,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{_f(a)} {_f(b)}" for a, b in points) if points else ""
 
 
-def _pieces(series: Series) -> list[Array]:
+def _pieces(series: Series) -> list[NDArray[np.intp]]:
     """Runs of neighbouring points that are there."""
     good = np.flatnonzero(np.isfinite(series.y) & np.isfinite(series.x))
     return [part for part in np.split(good, np.flatnonzero(np.diff(good) > 1) + 1) if len(part)]
@@ -228,7 +232,7 @@ def lines(
     first, last = float(np.nanmin(steps)), float(np.nanmax(steps))
     widest = max(len(label) for _, label in y.ticks())
     x = Axis(first, last if last > first else first + 1.0, 14 + 6.6 * widest, WIDTH - 10)
-    out: list[Any] = _frame(x, y, x_label, y_label, HEIGHT)
+    out = _frame(x, y, x_label, y_label, HEIGHT)
     for at, label in breaks:
         out.append(el("path", d=f"M{_f(x.at(at))} 24V{HEIGHT - 34}", class_="break"))
         out.append(el("text", label[:14], x=_f(x.at(at) + 3), y="33", class_="label"))
@@ -258,7 +262,7 @@ BAND = ("low", "high")
 class Dot:
     """A point of a scatter: where, how it is drawn, and what it says when pointed at."""
 
-    x: Any
+    x: float | str
     y: float | None
     number: int = 0
     title: str = ""
@@ -266,7 +270,7 @@ class Dot:
     ring: bool = False
 
 
-def _axis(values: Sequence[Any], start: float, stop: float) -> tuple[Axis, dict[Any, float]]:
+def _axis(values: Sequence[float | str], start: float, stop: float) -> tuple[Axis, dict[float | str, float]]:
     """An axis for numbers, by ratio where they seem to have been drawn so, or for categories."""
     if all(is_number(v) for v in values):
         numbers = [float(v) for v in values]
@@ -313,7 +317,7 @@ def scatter(
         half_x, half_y = span * (x.stop - x.start) / 2, span * (y.start - y.stop) / 2
         x = Axis(mid_x - half_x, mid_x + half_x, x.start, x.stop)
         y = Axis(mid_y - half_y, mid_y + half_y, y.start, y.stop)
-    out: list[Any] = _frame(x, y, x_label, y_label, height)
+    out = _frame(x, y, x_label, y_label, height)
     for dot in dots:
         across = x.at(place[dot.x])
         if dot.y is None or not math.isfinite(dot.y):
@@ -348,7 +352,7 @@ def interval(
         zero: whether to mark where zero is.
         label: the same in words.
     """
-    out: list[Any] = [el("line", x1="0", x2="100%", y1="14", y2="14", class_="grid")]
+    out = [el("line", x1="0", x2="100%", y1="14", y2="14", class_="grid")]
     if zero:
         at = _percent(axis, 0.0)
         out.append(el("line", x1=at, x2=at, y1="0", y2="28", class_="zero"))
@@ -391,7 +395,7 @@ def spread(values: Array) -> tuple[Array, Array, Array]:
     return middle, low, high
 
 
-def thin(count: int, most: int) -> Array:
+def thin(count: int, most: int) -> NDArray[np.intp]:
     """Which of so many records to keep: evenly, the first and the last among them.
 
     >>> thin(10, 4)

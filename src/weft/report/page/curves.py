@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from weft.core.values import jsonable
 from weft.report.page import charts
-from weft.report.page.charts import Series
-from weft.report.page.markup import Cell, Names, csv_link, details, el, table
+from weft.report.page.charts import Array, Series
+from weft.report.page.markup import Cell, Markup, Names, csv_link, details, el, table
 
-__all__ = ["curve_section"]
+__all__ = ["Charted", "curve_section"]
+
+Charted = tuple[str, int, Array, Array]
+"""A curve: its name, its number, the steps (n,) and the values (n, seeds)."""
 
 MOST_RECORDS = 160  # points of a drawn curve; a screen shows no more
 MOST_ROWS = 25  # rows of the table under a figure; the CSV has all
@@ -20,16 +23,16 @@ MOST_CSV = 4000  # rows of a CSV file held in the page
 
 
 def curve_section(
-    charted: dict[str, list[tuple[str, int, Any, Any]]],
+    charted: dict[str, list[Charted]],
     names: Names,
     *,
     over: str,
     breaks: Sequence[tuple[float, str]] = (),
-) -> list[Any]:
+) -> list[Markup | None]:
     """One figure for each measure.
 
     Args:
-        charted: by measure, the curves: name, number, steps (n,) and values (n, seeds).
+        charted: by measure, the curves.
         names: the page's identifiers.
         over: what the last axis of the values is.
         breaks: steps to mark, with their names.
@@ -50,7 +53,7 @@ def curve_section(
             good = np.flatnonzero(np.isfinite(middle))
             told.append(f"{name} goes from {middle[good[0]]:.4g} to {middle[good[-1]]:.4g}")
             for i in charts.thin(len(steps), MOST_ROWS):
-                few = [Cell(_or_none(v)) for v in (middle[i], low[i], high[i])]
+                few = [Cell(jsonable(v)) for v in (middle[i], low[i], high[i])]
                 rows.append([name, Cell(float(steps[i])), *(few if values.shape[1] > 1 else few[:1])])
             for i in charts.thin(len(steps), max(MOST_CSV // len(curves), 2)):
                 kept.append([name, float(steps[i]), *(_short(v) for v in values[i])])
@@ -82,9 +85,5 @@ def curve_section(
     ]
 
 
-def _or_none(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _short(value: float) -> Any:
+def _short(value: float) -> float | str:
     return float(f"{value:.6g}") if math.isfinite(value) else ""

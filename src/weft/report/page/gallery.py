@@ -7,7 +7,7 @@ import io
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from weft.report.page.markup import (
     Cell,
@@ -23,11 +23,13 @@ from weft.report.page.markup import (
     seconds,
     table,
 )
-from weft.report.page.study import again
+from weft.report.page.protocol import again
+
+if TYPE_CHECKING:
+    from weft.core.values import Json
 
 __all__ = ["first_figure", "gallery", "picture", "tally"]
 
-Json = dict[str, Any]
 _KINDS = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
@@ -116,7 +118,7 @@ def first_figure(claim: Json) -> str:
     return "–"
 
 
-def _amount(shown: str, unit: Any) -> str:
+def _amount(shown: str, unit: object) -> str:
     unit = str(unit or "")
     return shown if unit == "" or shown == "–" else f"{shown}{'' if unit == '%' else ' '}{unit}"
 
@@ -148,18 +150,18 @@ def _claim(folder: Path, claim: Json, anchor: str, sections: Sections) -> Markup
         _figures(claim, names),
         *[_given(t, claim, names) for t in claim.get("tables") or []],
         details("Setting and budget", pairs([(k, v) for k, v in spent if v not in (None, "", "–")])),
-        details("Run it again", *again({**claim, "seconds": None}, names)),
+        details("Run it again", *again({**claim, "seconds": None})),
         id=anchor,
         class_="claim",
         aria_labelledby=f"{anchor}-h",
     )
 
 
-def _seeds(seeds: Any) -> str:
-    found = list(seeds or [])
-    if len(found) > 8 and found == list(range(found[0], found[0] + len(found))):
-        return f"{len(found)}, from {found[0]} to {found[-1]}"
-    return ", ".join(map(str, found))
+def _seeds(seeds: list[int] | None) -> str:
+    each = list(seeds or [])
+    if len(each) > 8 and each == list(range(each[0], each[0] + len(each))):
+        return f"{len(each)}, from {each[0]} to {each[-1]}"
+    return ", ".join(map(str, each))
 
 
 def _figures(claim: Json, names: Names) -> Markup | None:

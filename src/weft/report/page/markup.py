@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeGuard
+from typing import TypeGuard
 from urllib.parse import quote
 
 __all__ = [
@@ -50,7 +50,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def text(value: Any) -> Markup:
+def text(value: object) -> Markup:
     """A value as HTML text; what is `Markup` stays as it is.
 
     >>> print(text("<script>"), text(Markup("<b>x</b>")))
@@ -61,7 +61,7 @@ def text(value: Any) -> Markup:
     return Markup(html.escape(_UNFIT.sub("\ufffd", str(value)), quote=True))
 
 
-def join(parts: Iterable[Any]) -> Markup:
+def join(parts: Iterable[object]) -> Markup:
     """Parts one after another; None counts for nothing, lists are opened."""
     out = []
     for part in parts:
@@ -71,7 +71,7 @@ def join(parts: Iterable[Any]) -> Markup:
     return Markup("".join(out))
 
 
-def el(tag: str, /, *children: Any, **attributes: Any) -> Markup:
+def el(tag: str, /, *children: object, **attributes: object) -> Markup:
     """An element. `class_` is written `class`, `_` in names as `-`; None and False leave an attribute out.
 
     >>> print(el("p", "a < b", class_="lead", aria_label='"'))
@@ -106,12 +106,12 @@ class Names:
 # --- numbers ------------------------------------------------------------------------------------------
 
 
-def is_number(value: Any) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a finite number (True and False are none)."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def formatter(values: Iterable[Any]) -> Callable[[Any], str]:
+def formatter(values: Sequence[object]) -> Callable[[object], str]:
     """How to write the numbers of one column: with as many decimals as its largest value deserves.
 
     >>> write = formatter([0.5, 0.93104])
@@ -126,7 +126,7 @@ def formatter(values: Iterable[Any]) -> Callable[[Any], str]:
     wide = power >= 7 or power < -4
     lost = power >= 1 and not whole and min(sizes, default=1.0) < 0.5 * 10.0**-places  # it would be shown as zero
 
-    def write(value: Any) -> str:
+    def write(value: object) -> str:
         if not is_number(value):
             return "\u2013" if value is None or isinstance(value, float) else str(value)
         if wide:
@@ -142,7 +142,7 @@ def formatter(values: Iterable[Any]) -> Callable[[Any], str]:
     return write
 
 
-def num(value: Any) -> str:
+def num(value: object) -> str:
     """One number on its own.
 
     >>> num(0.01), num(12345), num(None)
@@ -155,7 +155,7 @@ def num(value: Any) -> str:
     return f"{value:.4g}".replace("-", MINUS)
 
 
-def seconds(value: Any) -> str:
+def seconds(value: object) -> str:
     """A span of time in words.
 
     >>> seconds(3.21), seconds(200), seconds(7300)
@@ -184,34 +184,35 @@ class Cell:
         kind: a class of the page's style, such as `heat-3`.
     """
 
-    value: Any
-    shown: Any = None
+    value: object
+    shown: object = None
     kind: str = ""
 
 
-def _plain(value: Any) -> Any:
-    from weft.tables.recipe import plain_cell
+def _csv_cell(value: object) -> object:
+    """What stands in a CSV file: nothing for a missing number, and no text that a spreadsheet would run."""
+    from weft.tables.files import plain_cell
 
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return plain_cell(_UNFIT.sub("\ufffd", value)) if isinstance(value, str) else value
 
 
-def csv_link(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], what: str = "CSV") -> Markup:
+def csv_link(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], what: str = "CSV") -> Markup:
     """A link that saves rows as a CSV file, held in the page; cells that a spreadsheet would run are quoted."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_plain(c) for c in columns])
-    writer.writerows([_plain(v) for v in row] for row in rows)
+    writer.writerow([_csv_cell(c) for c in columns])
+    writer.writerows([_csv_cell(v) for v in row] for row in rows)
     data = quote(out.getvalue(), safe="!$'()*,/:;=?@~ ").replace(" ", "%20")
     name = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:60] or "table"
     return el("a", what, href=f"data:text/csv;charset=utf-8,{data}", download=f"{name}.csv", class_="csv")
 
 
 def table(
-    caption: Any,
-    columns: Sequence[Any],
-    rows: Sequence[Sequence[Any]],
+    caption: object,
+    columns: Sequence[object],
+    rows: Sequence[Sequence[object]],
     *,
     names: Names,
     file: str,
@@ -296,7 +297,7 @@ class Sections:
         self.contents: list[tuple[str, str]] = []
         self.parts: list[Markup] = []
 
-    def add(self, title: str, *children: Any, kind: str = "") -> None:
+    def add(self, title: str, *children: object, kind: str = "") -> None:
         """Adds a section; nothing where it has no children."""
         if not any(child for child in children):
             return
@@ -306,17 +307,17 @@ class Sections:
         kind = kind or ("" if self.parts else "first")
         self.parts.append(el("section", head, *children, id=name, aria_labelledby=f"{name}-h", class_=kind or None))
 
-    def heading(self, title: Any, below: int = 1) -> Markup:
+    def heading(self, title: object, below: int = 1) -> Markup:
         """A heading within a section."""
         return el(f"h{min(self.level + below, 6)}", title)
 
 
-def pairs(items: Iterable[tuple[Any, Any]]) -> Markup:
+def pairs(items: Iterable[tuple[object, object]]) -> Markup:
     """Names and their values as a description list."""
     return el("dl", *[el("div", el("dt", k), el("dd", v)) for k, v in items])
 
 
-def details(summary: Any, *children: Any, open: bool = False) -> Markup:
+def details(summary: object, *children: object, open: bool = False) -> Markup:
     """What is folded away until asked for."""
     return el("details", el("summary", summary), *children, open=open)
 
@@ -382,11 +383,11 @@ def _logo() -> Markup:
 def document(
     title: str,
     kind: str,
-    subtitle: Any,
+    subtitle: object,
     contents: Sequence[tuple[str, str]],
-    main: Any,
+    main: object,
     *,
-    foot: Any = None,
+    foot: object = None,
     scripts: Sequence[str] = ("page.js",),
     connect: str = "",
 ) -> str:

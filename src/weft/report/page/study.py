@@ -3,84 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.report.page import charts
-from weft.report.page.charts import Axis, Dot
-from weft.report.page.curves import curve_section
+from weft.report.page.charts import Axis
+from weft.report.page.curves import Charted, curve_section
 from weft.report.page.markup import (
     Cell,
     Markup,
     Names,
     Sections,
     csv_link,
-    details,
     el,
     formatter,
     is_number,
     num,
-    pairs,
     seconds,
     table,
 )
-from weft.report.tasks import MEASURES, SAID
+from weft.report.page.protocol import again, file_name, protocol
+from weft.report.page.tasks import study_tasks
+from weft.report.page.tuning import setting_text, tuning
 
-__all__ = ["again", "heat_map", "study", "subtitle"]
+if TYPE_CHECKING:
+    from weft.core.values import Json
 
-MOST_TRIALS = 2000
-
-Json = dict[str, Any]
+__all__ = ["study", "subtitle"]
 
 
-def subtitle(found: Json) -> str:
+def subtitle(results: Json) -> str:
     """One line below the title."""
-    data, protocol = found.get("data") or {}, found.get("protocol") or {}
+    data, asked = results.get("data") or {}, results.get("protocol") or {}
     said = [
-        f"{num(data.get('rows'))} rows and {num(data.get('features'))} features of {_file(data.get('path', ''))}",
-        f"{len(found.get('methods') or [])} methods",
-        f"{len(protocol.get('seeds') or [])} seeds",
-        str(found.get("date", ""))[:10],
-        f"weft {found.get('weft', '')}",
+        f"{num(data.get('rows'))} rows and {num(data.get('features'))} features of {file_name(data.get('path', ''))}",
+        f"{len(results.get('methods') or [])} methods",
+        f"{len(asked.get('seeds') or [])} seeds",
+        str(results.get("date", ""))[:10],
+        f"weft {results.get('weft', '')}",
     ]
     return " · ".join(part for part in said if part)
 
 
-def _file(path: Any) -> str:
-    return str(path).replace("\\", "/").rsplit("/", 1)[-1] or "bundled data"
-
-
-def study(found: Json, sections: Sections, progress: Json | None = None) -> None:
+def study(results: Json, sections: Sections, progress: Json | None = None) -> None:
     """Adds the sections of a study.
 
     Args:
-        found: what `results.json` holds.
+        results: what `results.json` holds.
         sections: where they go.
         progress: what `progress.json` holds, while it runs.
     """
     names = sections.names
-    methods = [m for m in found.get("methods") or [] if isinstance(m, dict)]
+    methods = [m for m in results.get("methods") or [] if isinstance(m, dict)]
     numbers = {str(m["name"]): i for i, m in enumerate(methods)}
-    sections.add("What the evidence says", *_said(found, progress))
-    measure = found.get("measure") or {"name": "score", "direction": "max"}
-    sections.add("Results", _results(found, methods, measure, names), _comparisons(found, measure, names))
+    sections.add("What the evidence says", *_said(results, progress))
+    measure = results.get("measure") or {"name": "score", "direction": "max"}
+    sections.add("Results", _results(results, methods, measure, names), _comparisons(results, measure, names))
     sections.add("By environment", *_parts(methods, "environments", "environment", measure, numbers, names))
     sections.add(
-        "By task", *_parts(methods, "tasks", "task", measure, numbers, names), *_matrices(methods, measure, sections)
+        "By task", *_parts(methods, "tasks", "task", measure, numbers, names), *study_tasks(methods, measure, sections)
     )
     sections.add("Learning curves", *_curves(methods, numbers, names))
-    sections.add("Tuning", *_tuning(found, methods, numbers, measure, sections))
-    sections.add("Protocol", *_protocol(found, names))
-    sections.add("Run it again", *again(found, names))
+    sections.add("Tuning", *tuning(results, methods, numbers, measure, sections))
+    sections.add("Protocol", *protocol(results, names))
+    sections.add("Run it again", *again(results))
 
 
-def _said(found: Json, progress: Json | None) -> list[Any]:
-    sentences = [str(s) for s in found.get("sentences") or []]
-    out: list[Any] = []
-    if found.get("state") == "running" or progress is not None:
-        out.append(running(progress))
+def _said(results: Json, progress: Json | None) -> list[Markup]:
+    sentences = [str(s) for s in results.get("sentences") or []]
+    out = []
+    if results.get("state") == "running" or progress is not None:
+        out.append(_running(progress))
     if sentences:
         out.append(el("p", sentences[0], class_="lead"))
         if sentences[1:]:
@@ -90,7 +85,7 @@ def _said(found: Json, progress: Json | None) -> list[Any]:
     return out
 
 
-def running(progress: Json | None) -> Markup:
+def _running(progress: Json | None) -> Markup:
     """How far a study has come."""
     if not progress:
         return el(
@@ -105,18 +100,18 @@ def running(progress: Json | None) -> Markup:
 # --- results ------------------------------------------------------------------------------------------
 
 
-def _shared(values: Sequence[Any]) -> Axis:
+def _shared(values: Sequence[object]) -> Axis:
     """The axis of all rows of one table, in per cent."""
     return Axis.over([float(v) for v in values if is_number(v)], 2, 98, pad=0.04)
 
 
-def _results(found: Json, methods: list[Json], measure: Json, names: Names) -> Markup | None:
+def _results(results: Json, methods: list[Json], measure: Json, names: Names) -> Markup | None:
     if not methods:
         return None
     scored = [m for m in methods if is_number(m.get("mean"))]
     every = [v for m in methods for v in [*(m.get("interval") or []), *(m.get("scores") or []), m.get("mean")]]
     axis, write = _shared(every), formatter([v for v in every if is_number(v)])
-    level = (found.get("protocol") or {}).get("level", 0.95)
+    level = (results.get("protocol") or {}).get("level", 0.95)
     best = (max if measure.get("direction") == "max" else min)((float(m["mean"]) for m in scored), default=math.nan)
     rows = []
     for i, m in enumerate(methods):
@@ -170,7 +165,7 @@ def _scores(methods: list[Json]) -> Markup:
             k,
             v,
             *(m.get("interval") or [None, None]),
-            _setting(m.get("setting")),
+            setting_text(m.get("setting")),
             m.get("objective"),
             m.get("strategy"),
         ]
@@ -181,23 +176,17 @@ def _scores(methods: list[Json]) -> Markup:
     return csv_link("scores", heads, rows, "every seed's score")
 
 
-def _span(span: Any, write: Any) -> str:
+def _span(span: Sequence[float] | None, write: Callable[[object], str]) -> str:
     return f"{write(span[0])} to {write(span[1])}" if span else "–"
 
 
-def _setting(setting: Any) -> str:
-    if not isinstance(setting, dict) or not setting:
-        return "–"
-    return ", ".join(f"{k} = {num(v) if is_number(v) else v}" for k, v in setting.items())
-
-
-def _comparisons(found: Json, measure: Json, names: Names) -> Markup | None:
-    given = [c for c in found.get("comparisons") or [] if isinstance(c, dict)]
+def _comparisons(results: Json, measure: Json, names: Names) -> Markup | None:
+    given = [c for c in results.get("comparisons") or [] if isinstance(c, dict)]
     if not given:
         return None
     every = [0.0] + [v for c in given for v in [*(c.get("interval") or []), c.get("difference")]]
     axis, write = _shared(every), formatter(every)
-    correction = (found.get("protocol") or {}).get("correction", "")
+    correction = (results.get("protocol") or {}).get("correction", "")
     rows = []
     for c in given:
         span = c.get("interval")
@@ -234,7 +223,7 @@ def _comparisons(found: Json, measure: Json, names: Names) -> Markup | None:
     )
 
 
-def _p(value: Any) -> str:
+def _p(value: object) -> str:
     if not is_number(value):
         return "–"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -243,12 +232,14 @@ def _p(value: Any) -> str:
 # --- by environment and by task -----------------------------------------------------------------------
 
 
-def _mean(values: Any) -> float | None:
+def _mean(values: Sequence[object] | None) -> float | None:
     good = [float(v) for v in values or [] if is_number(v)]
     return float(np.mean(good)) if good else None
 
 
-def _parts(methods: list[Json], key: str, what: str, measure: Json, numbers: dict[str, int], names: Names) -> list[Any]:
+def _parts(
+    methods: list[Json], key: str, what: str, measure: Json, numbers: dict[str, int], names: Names
+) -> list[Markup]:
     """One row per environment or task, one column and mark per method."""
     having = [m for m in methods if isinstance(m.get(key), dict) and m[key]]
     if not having:
@@ -290,77 +281,11 @@ def _parts(methods: list[Json], key: str, what: str, measure: Json, numbers: dic
     ]
 
 
-def heat_map(
-    caption: Any,
-    tasks: list[str],
-    lines: list[tuple[str, Any]],
-    limits: tuple[float, float],
-    write: Any,
-    *,
-    names: Names,
-    file: str,
-) -> Markup:
-    """Scores after each task (lines, named) on each (columns), as a heat map that is a table.
-
-    Args:
-        caption: above it.
-        tasks: the columns' names.
-        lines: a name and a score for each task.
-        limits: where the colours begin and end.
-        write: a number as text.
-        names: the page's identifiers.
-        file: what its CSV is called.
-    """
-    low, high = limits
-    rows = []
-    for label, line in lines:
-        cells = []
-        for v in line:
-            share = (v - low) / (high - low) if is_number(v) and high > low else 0.0
-            kind = f"heat-{min(9, max(0, int(10 * share)))}" + ("" if is_number(v) else " ahead")
-            cells.append(Cell(v, write(v), kind))
-        rows.append([label, *cells])
-    return table(caption, ["", *tasks], rows, names=names, file=file, sorts=False, kind="matrix")
-
-
-def _matrices(methods: list[Json], measure: Json, sections: Sections) -> list[Any]:
-    """What each method keeps: the usual numbers, and the score after each task on each."""
-    out: list[Any] = []
-    having = [m for m in methods if m.get("matrix")]
-    every = [v for m in having for row in m["matrix"] for v in row if is_number(v)]
-    if not every:
-        return []
-    for m in having:
-        size = max(len(row) for row in m["matrix"])
-        tasks = [str(t) for t in m.get("task_names") or []] or [str(i + 1) for i in range(size)]
-        after = [f"after {tasks[i]}" if i < len(tasks) else f"after {i + 1}" for i in range(len(m["matrix"]))]
-        caption = [el("strong", m["name"]), f": {measure.get('name')} after each task (rows) on each (columns)"]
-        lines = list(zip(after, m["matrix"], strict=True))
-        limits, file = (min(every), max(every)), f"matrix-{m['name']}"
-        out.append(heat_map(caption, tasks, lines, limits, formatter(every), names=sections.names, file=file))
-    said = "Mean over seeds; deeper is more. Down a column is how a task is remembered once others have come."
-    kept = _kept(having, measure, sections.names)
-    return [sections.heading("What is kept"), kept, el("p", said, class_="note"), el("div", *out, class_="charts")]
-
-
-def _kept(methods: list[Json], measure: Json, names: Names) -> Markup | None:
-    """Each method's numbers of remembering and forgetting."""
-    having = [m for m in methods if isinstance(m.get("continual"), dict)]
-    keys = [key for key in MEASURES if any(key in m["continual"] for m in having)]
-    if not keys:
-        return None
-    write = formatter([m["continual"].get(key) for m in having for key in keys])
-    rows = [[str(m["name"]), *[Cell(v, write(v)) for v in (m["continual"].get(key) for key in keys)]] for m in having]
-    heads = ["method", *[MEASURES[key].format(measure=measure.get("name")) for key in keys]]
-    caption = f"What is kept of earlier tasks, from the mean over seeds; {SAID}. A transfer above 0 is a gain."
-    return table(caption, heads, rows, names=names, file="kept")
-
-
 # --- curves -------------------------------------------------------------------------------------------
 
 
-def _curves(methods: list[Json], numbers: dict[str, int], names: Names) -> list[Any]:
-    charted: dict[str, list[tuple[str, int, Any, Any]]] = {}
+def _curves(methods: list[Json], numbers: dict[str, int], names: Names) -> list[Markup | None]:
+    charted: dict[str, list[Charted]] = {}
     for m in methods:
         curves = m.get("curves")
         if not isinstance(curves, dict):
@@ -371,150 +296,3 @@ def _curves(methods: list[Json], numbers: dict[str, int], names: Names) -> list[
             if values.ndim == 2 and values.shape[1] == len(steps) and np.isfinite(values).any():
                 charted.setdefault(str(name), []).append((str(m["name"]), numbers[str(m["name"])], steps, values.T))
     return curve_section(charted, names, over="seeds")
-
-
-# --- tuning -------------------------------------------------------------------------------------------
-
-
-def _tuning(found: Json, methods: list[Json], numbers: dict[str, int], measure: Json, sections: Sections) -> list[Any]:
-    trials = [t for t in found.get("trials") or [] if isinstance(t, dict)]
-    if not trials:
-        return []
-    out: list[Any] = [
-        el(
-            "p",
-            f"Validation {measure.get('name')} of each trial against each setting. The ring marks the chosen one; a "
-            "cross at the foot is a trial that failed or diverged.",
-            class_="note",
-        )
-    ]
-    for m in methods:
-        own = [t for t in trials if t.get("method") == m["name"]]
-        settings = list(dict.fromkeys(k for t in own for k in (t.get("setting") or {})))
-        chosen = el("p", f"Chosen: {_setting(m.get('setting'))}", class_="note") if m.get("setting") else None
-        varied = [k for k in settings if len({str((t.get("setting") or {}).get(k)) for t in own}) > 1]
-        if not varied:
-            out += [sections.heading(m["name"]), chosen] if chosen else []
-            continue
-        figures = []
-        for k in varied:
-            dots = [_dot(t, k, numbers[str(m["name"])], m.get("setting")) for t in own if k in (t.get("setting") or {})]
-            good = [d for d in dots if d.y is not None]
-            told = f"{len(dots)} trials, {len(dots) - len(good)} of them without a value"
-            if good:
-                best = (max if measure.get("direction") == "max" else min)(good, key=lambda d: float(d.y or 0.0))
-                told += f"; the best, {num(best.y)}, at {k} = {num(best.x) if is_number(best.x) else best.x}"
-            figures.append(
-                el(
-                    "figure",
-                    charts.scatter(
-                        dots,
-                        title=f"{m['name']}: validation {measure.get('name')} by {k}",
-                        describe=f"{told}.",
-                        names=sections.names,
-                        x_label=k,
-                        y_label="",
-                    ),
-                )
-            )
-        out += [sections.heading(m["name"]), chosen, el("div", *figures, class_="charts small")]
-    order = [
-        [
-            f"{t.get('method')} {t.get('number')}",
-            str(t.get("method")),
-            t.get("number"),
-            Cell(t.get("value")),
-            str(t.get("state", "")),
-            _setting(t.get("setting")),
-            Cell(t.get("seconds")),
-            str(t.get("why") or ""),
-        ]
-        for t in trials[:MOST_TRIALS]
-    ]
-    heads = ["trial", "method", "number", f"validation {measure.get('name')}", "state", "setting", "seconds", "why"]
-    cut = f" (the first {MOST_TRIALS} of {len(trials)})" if len(trials) > MOST_TRIALS else ""
-    lost = sum(t.get("state") != "complete" for t in trials)
-    said = f"All {len(trials)} trials" + (f", {lost} of them failed or diverged" if lost else "")
-    out.append(details(said, table(f"Every trial{cut}.", heads, order, names=sections.names, file="trials")))
-    return out
-
-
-def _dot(trial: Json, setting: str, number: int, chosen: Any) -> Dot:
-    value = trial.get("value")
-    x = trial["setting"][setting]
-    x = x if is_number(x) else str(x)
-    y = float(value) if is_number(value) and trial.get("state") == "complete" else None
-    said = f"trial {trial.get('number')}: {setting} = {x}, " + (num(y) if y is not None else str(trial.get("state")))
-    return Dot(x, y, number, said, ring=y is not None and trial["setting"] == chosen)
-
-
-# --- protocol -----------------------------------------------------------------------------------------
-
-
-def _protocol(found: Json, names: Names) -> list[Any]:
-    protocol, data = found.get("protocol") or {}, found.get("data") or {}
-    split = protocol.get("split") or {}
-    rows = split.get("rows") or {}
-    items = [
-        ("data", _file(data.get("path", ""))),
-        ("SHA-256", el("code", f"{str(data.get('sha256', ''))[:16]}…", title=str(data.get("sha256", "")))),
-        ("target", data.get("target")),
-        *[(k, data[k]) for k in ("environment", "task", "group") if data.get(k)],
-        ("split by", f"{split.get('by')}, seed {split.get('seed')}"),
-        ("rows", " · ".join(f"{k} {num(v)}" for k, v in rows.items())),
-        ("test environments", ", ".join(map(str, split.get("test_environments") or []))),
-        ("settings chosen by", protocol.get("selection")),
-        ("trials for each method", num(protocol.get("budget"))),
-        ("trials at once", num(protocol.get("batch"))),
-        ("steps of a training", num(protocol.get("steps"))),
-        ("seeds of the final fits", ", ".join(map(str, protocol.get("seeds") or []))),
-        ("interval", f"{100 * float(protocol['level']):g}%, {num(protocol.get('resamples'))} resamples")
-        if is_number(protocol.get("level"))
-        else ("interval", None),
-        ("correction", protocol.get("correction")),
-    ]
-    out: list[Any] = [pairs([(k, v) for k, v in items if v not in (None, "", "–")])]
-    notes = [str(n) for n in protocol.get("notes") or []]
-    if notes:
-        out.append(el("ul", *[el("li", n) for n in notes], class_="said"))
-    ledger = [entry for entry in found.get("ledger") or [] if isinstance(entry, dict)]
-    if ledger:
-        heads = ["time", "what", "method", "rows", "seeds", "part"]
-        cells = [[_time(e.get("time")), *[e.get(h) for h in heads[1:]]] for e in ledger]
-        times = "once" if len(ledger) == 1 else f"{len(ledger)} times"
-        out.append(
-            table(
-                f"The ledger: the test rows were looked at {times}, and this is every time.",
-                heads,
-                cells,
-                names=names,
-                file="ledger",
-            )
-        )
-    else:
-        out.append(el("p", "The test rows have not been looked at.", class_="note"))
-    return out
-
-
-def _time(value: Any) -> str:
-    return str(value or "–")[:19].replace("T", " ")
-
-
-def again(found: Json, names: Names) -> list[Any]:
-    """The command, the versions and the machine."""
-    out: list[Any] = []
-    if found.get("command"):
-        out.append(el("pre", el("code", found["command"]), tabindex="0"))
-    machine = found.get("machine") or {}
-    items = [
-        ("processor", machine.get("processor")),
-        ("cores", num(machine.get("cores")) if machine.get("cores") else None),
-        ("accelerator", machine.get("accelerator")),
-        ("python", machine.get("python")),
-        ("weft", found.get("weft")),
-        ("made", _time(found.get("date"))),
-        ("took", seconds(found.get("seconds")) if found.get("seconds") is not None else None),
-        *sorted((found.get("versions") or {}).items()),
-    ]
-    kept = [(k, v) for k, v in dict(items).items() if v]
-    return [*out, pairs(kept) if kept else None]

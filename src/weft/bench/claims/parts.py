@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import weft
 from weft.core.files import write_text
+
+if TYPE_CHECKING:
+    from weft.core.values import Json
 
 __all__ = ["Parts", "identity"]
 
@@ -21,16 +23,16 @@ class Parts:
     def __init__(self, path: Path, key: str) -> None:
         self.path, self._key = path, key
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            kept = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            found = {}
-        right = isinstance(found, dict) and found.get("key") == key
-        self._parts: dict[str, Any] = found["parts"] if right else {}
+            kept = {}
+        right = isinstance(kept, dict) and kept.get("key") == key
+        self._parts: Json = kept["parts"] if right else {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
 
-    def keep(self, name: str, value: Any, cost: list[float]) -> None:
+    def keep(self, name: str, value: object, cost: list[float]) -> None:
         """Writes a part down."""
         self._parts[name] = {"value": _packed(value), "cost": cost}
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +43,7 @@ class Parts:
         return _unpacked(self._parts[name]["value"]), self._parts[name]["cost"]
 
 
-def _packed(value: Any) -> Any:
+def _packed(value: object) -> Any:
     """As JSON has it: arrays, tuples and dictionaries say what they are."""
     if isinstance(value, np.ndarray | np.generic):
         return {"array": value.tolist(), "dtype": str(value.dtype)}
@@ -58,15 +60,17 @@ def _unpacked(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "array" in value:
-        found = np.array(value["array"], dtype=value["dtype"])
-        return found if found.ndim else found[()]
+        array = np.array(value["array"], dtype=value["dtype"])
+        return array if array.ndim else array[()]
     if "tuple" in value:
         return tuple(_unpacked(v) for v in value["tuple"])
     return {_unpacked(k): _unpacked(v) for k, v in value["items"]}
 
 
-def identity(path: Path, setting: dict[str, Any], seeds: list[int]) -> str:
+def identity(path: Path, setting: Json, seeds: list[int]) -> str:
     """A digest of all that a run's parts depend on: weft's code, the claim's and its neighbours', setting and seeds."""
+    import weft
+
     digest = hashlib.sha256(repr((setting, seeds)).encode())
     for file in [path, *sorted(path.parent.glob("_*.py")), *sorted(Path(str(weft.__file__)).parent.rglob("*.py"))]:
         digest.update(file.read_bytes())

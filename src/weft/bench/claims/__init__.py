@@ -1,0 +1,36 @@
+"""Claims: statements of papers as files that can be run, with a verdict that can fail.
+
+A claim is one short file in a folder: a subclass of `Claim` that says what is stated, by whom, in which
+settings it is run here (`quick`, in seconds; `full`, in minutes) and how far from the paper's figures the
+measured ones may be, and why. Its `run` trains, and tells a `Report` what it measured:
+
+    class Coin(Claim):
+        title = "A fair coin"
+        statement = "Half of the throws show heads."
+        reference = "Jakob Bernoulli, Ars Conjectandi, 1713"
+        tolerance = "Within .02 of one half, four standard errors of 10,000 throws."
+        quick = {"seeds": 4, "throws": 10_000}
+        full = {"seeds": 16, "throws": 1_000_000}
+
+        def run(self, setting, seeds, report):
+            heads = [np.random.default_rng(s).integers(2, size=setting.throws).mean() for s in seeds]
+            report.figure("heads", mean_of(heads), reference="1/2", near=0.5, within=0.02)
+
+The texts must be plain literals: `weft claims` lists a folder by reading its files, and runs none of them.
+`weft reproduce` does run them: a claim is Python code, to be trusted like any other program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.bench.claims.claim import SCALES, Claim
+    from weft.bench.claims.estimates import Estimate, mean_of, mean_over, median_of, share_of
+    from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load
+    from weft.bench.claims.running import reproduce
+    from weft.bench.claims.telling import Figure, Report, shown
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

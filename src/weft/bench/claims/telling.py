@@ -1,0 +1,252 @@
+"""What a claim tells when it is run: figures against their references, tables, pictures, and what it cost."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from weft.bench.claims.estimates import Estimate
+
+if TYPE_CHECKING:
+    from weft.bench.claims.parts import Parts
+    from weft.core.values import Json
+    from weft.learner.estimator import Learner
+
+__all__ = ["Figure", "Progress", "Report", "shown"]
+
+HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run at this scale"
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+Trained = TypeVar("Trained", bound="Learner")
+Progress = Callable[[float, str], None]
+
+
+class Figure(TypedDict):
+    """A figure as `result.json` holds it."""
+
+    name: str
+    reference: str
+    measured: float | None
+    interval: list[float] | None
+    unit: str
+    holds: bool | None
+
+
+class Report:
+    """What a claim's `run` tells: figures against their references, tables, pictures, and what it cost."""
+
+    def __init__(self, name: str = "claim", *, progress: Progress | None = None, parts: Parts | None = None) -> None:
+        self.name = name
+        self.figures: list[Figure] = []
+        self.tables: list[Json] = []
+        self.pictures: list[dict[str, str]] = []
+        self.drawings: dict[str, str] = {}
+        self.trainings = self.steps = 0
+        self.seconds = 0.0  # of earlier runs
+        self._progress, self._kept = progress, parts
+        self._parts, self._done, self._what = 1, 0.0, ""
+
+    def figure(
+        self,
+        name: str,
+        measured: Estimate | float,
+        *,
+        reference: str = "",
+        unit: str = "",
+        interval: tuple[float, float] | None = None,
+        least: float | None = None,
+        most: float | None = None,
+        near: float | None = None,
+        within: float | None = None,
+        holds: bool | None = None,
+    ) -> None:
+        """One measured figure; without a bound (and without `holds`) it is told but not judged.
+
+        Args:
+            name: what it is.
+            measured: an `Estimate`, or a number with `interval` beside it where there is one.
+            reference: the paper's figure, or the exact one, as text.
+            unit: as `%`.
+            interval: of a plain number.
+            least, most: bounds of what holds.
+            near, within: the value expected and the distance allowed.
+            holds: the judgement itself, where no bound says it.
+        """
+        value = float(measured.value if isinstance(measured, Estimate) else measured)
+        interval = measured.interval if isinstance(measured, Estimate) else interval
+        bounds, kept = [], []
+        if least is not None:
+            bounds.append(f"at least {least:g}")
+            kept.append(value >= least)
+        if most is not None:
+            bounds.append(f"at most {most:g}")
+            kept.append(value <= most)
+        if (near is None) != (within is None):
+            raise ValueError(f"expected both near and within for the figure {name!r}, got only one of them")
+        if near is not None and within is not None:
+            bounds.append(f"{near:.4g} ± {within:.2g}")
+            kept.append(abs(value - near) <= within)
+        if kept:
+            holds = all(kept) and holds is not False
+        held = f"{' and '.join(bounds)}{f' {unit}' if unit else ''}"
+        if not math.isfinite(value) and holds is not None:
+            holds = False
+        self.figures.append(
+            {
+                "name": name,
+                "reference": f"{reference}; here {held}"
+                if reference and bounds
+                else reference or (held if kept else ""),
+                "measured": value if math.isfinite(value) else None,
+                "interval": [float(b) for b in interval] if interval and all(map(math.isfinite, interval)) else None,
+                "unit": unit,
+                "holds": None if holds is None else bool(holds),
+            }
+        )
+
+    def not_run(self, name: str, *, reference: str = "", unit: str = "") -> None:
+        """A figure of the paper that this scale does not reach."""
+        self.figures.append(
+            {"name": name, "reference": reference, "measured": None, "interval": None, "unit": unit, "holds": None}
+        )
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table of numbers and texts."""
+        cells = [[_cell(value) for value in row] for row in rows]
+        for row in cells:
+            if len(row) != len(columns):
+                raise ValueError(f"expected rows of {len(columns)} cells in the table {title!r}, got {row}")
+        self.tables.append({"title": title, "columns": list(columns), "rows": cells})
+
+    @contextmanager
+    def picture(
+        self,
+        name: str,
+        *,
+        alt: str,
+        caption: str,
+        panels: int = 1,
+        size: tuple[float, float] | None = None,
+        **layout: Any,
+    ) -> Iterator[Any]:
+        """Axes to draw into (a list of them for several panels), kept as an SVG file when the block ends.
+
+        Args:
+            name: the file's, without its ending.
+            alt: what it shows, for those who do not see it.
+            caption: what to look at.
+            panels, size, layout: see `weft.bench.pictures.canvas`.
+        """
+        from weft.bench.pictures import canvas, svg
+
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or f"{name}.svg" in self.drawings:
+            raise ValueError(f"expected a new name of small letters and digits for a picture, got {name!r}")
+        with canvas(panels, size=size, **layout) as (figure, axes):
+            yield axes
+            self.drawings[f"{name}.svg"] = svg(figure, name=f"{self.name}-{name}", alt=alt)
+        self.pictures.append({"file": f"{name}.svg", "alt": alt, "caption": caption})
+
+    # What it cost, and how far it is.
+
+    def plan(self, parts: int) -> None:
+        """How many parts the work has: each `fit` and each `each` is one of them."""
+        self._parts = max(int(parts), 1)
+
+    def fit(self, learner: Trained, *data: Any, what: str = "", **columns: Any) -> Trained:
+        """`learner.fit(*data, **columns)`, counted in the budget and shown as it goes."""
+        kept, begun = learner.callbacks, self._done
+        total = learner.steps
+
+        def watch(record: Json) -> None:
+            if total:
+                self._moved(begun + min(record["step"] / total, 1.0), what)
+
+        learner.callbacks = [*kept, watch]
+        try:
+            learner.fit(*data, **columns)
+        finally:
+            learner.callbacks = kept
+        self.spend(trainings=len(learner.seeds_), steps=learner.n_steps_ * len(learner.seeds_))
+        self._moved(begun + 1.0, what)
+        return learner
+
+    def each(self, items: Iterable[Item], what: str = "") -> Iterator[Item]:
+        """The items, one after another, as one part of the work."""
+        items = list(items)
+        begun = self._done
+        for i, item in enumerate(items):
+            self._moved(begun + i / len(items), what)
+            yield item
+        self._moved(begun + 1.0, what)
+
+    def part(self, name: str, work: Callable[[], Value]) -> Value:
+        """What `work()` gives, kept as soon as it is there: a run that was stopped begins with what it has.
+
+        Args:
+            name: the part's own.
+            work: gives numbers, texts, arrays, lists and dictionaries of such; it may `fit`, `spend` and go through
+                `each`, and tells no figures.
+        """
+        if self._kept is None:
+            return work()
+        if name not in self._kept:
+            before, begun = (self._done, self.trainings, self.steps), time.perf_counter()
+            value = work()
+            cost = [now - was for now, was in zip((self._done, self.trainings, self.steps), before, strict=True)]
+            self._kept.keep(name, value, [*cost, time.perf_counter() - begun])
+            return value
+        value, (done, trainings, steps, seconds) = self._kept.read(name)
+        self.seconds += seconds
+        self.spend(trainings=int(trainings), steps=int(steps))
+        self._moved(self._done + done, name)
+        return value
+
+    def spend(self, *, trainings: int = 0, steps: int = 0) -> None:
+        """Counts trainings, and updates summed over them, that `fit` did not."""
+        self.trainings += int(trainings)
+        self.steps += int(steps)
+
+    def _moved(self, done: float, what: str) -> None:
+        self._done, self._what = done, what or self._what
+        if self._progress is not None:
+            self._progress(min(done / self._parts, 1.0), self._what)
+
+    def verdict(self) -> tuple[str, str]:
+        """The verdict and why: it fails if one judged figure does, and is not run if none is judged."""
+        judged = [f for f in self.figures if f["holds"] is not None]
+        skipped = [f["name"] for f in self.figures if f["holds"] is None and f["measured"] is None]
+        left = f" Not run at this scale: {'; '.join(skipped)}." if skipped else ""
+        if not judged:
+            return NOT_RUN, f"No figure was judged.{left}"
+        missed = [f for f in judged if not f["holds"]]
+        if missed:
+            told = "; ".join(f"{f['name']}: {shown(f)} (expected: {f['reference'] or 'true'})" for f in missed)
+            return FAILS, f"{len(missed)} of {len(judged)} judged figures missed. {told}.{left}"
+        all_of = f"All {len(judged)} judged figures are" if len(judged) > 1 else "The judged figure is"
+        return HOLDS, f"{all_of} within the tolerance.{left}"
+
+
+def shown(figure: Figure) -> str:
+    """A figure's measured value with its unit and interval.
+
+    >>> shown({"measured": 97.91, "unit": "%", "interval": [96.0, 98.5]})
+    '97.9 % [96, 98.5]'
+    """
+    if figure["measured"] is None:
+        return "none"
+    unit = f" {figure['unit']}" if figure["unit"] else ""
+    between = f" [{figure['interval'][0]:.3g}, {figure['interval'][1]:.3g}]" if figure["interval"] else ""
+    return f"{figure['measured']:.3g}{unit}{between}"
+
+
+def _cell(value: object) -> float | str | None:
+    """A table's cell as JSON has it; what JSON does not have, as text."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

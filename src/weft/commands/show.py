@@ -1,0 +1,68 @@
+"""The command `weft show`: a run's curves, its risk by environment, its scores by task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.commands.common import console, print_json, printable, told
+from weft.commands.options import AsJson, Debug, Run
+from weft.commands.printing import print_risk, print_tasks
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(show)
+
+
+def show(
+    run: Run,
+    png: Annotated[Path | None, typer.Option(help="A picture of the curves.", show_default=False)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the picture.")] = False,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show a run's learning curves, its risk by environment or its scores by task, in the terminal or as a picture."""
+    with told(debug):
+        from weft.report.curves import curves, drawn
+        from weft.report.folder import about, records, risk
+        from weft.report.picture import picture
+        from weft.report.tasks import tasks as by_task
+
+        facts = about(run)
+        history = records(run)
+        lines, risks, matrix = curves(history), risk(run), by_task(run)
+        if png is not None:
+            if png.is_dir() or (png.exists() and not force):
+                raise ValueError(f"expected a new file for the picture, got {png}, which is there; --force replaces it")
+            if not lines:
+                raise ValueError(f"expected records to draw in {run}, got none")
+            tasks: dict[str, float] = {}
+            for record, before in zip(history, [None, *history], strict=False):
+                if "task" in record and record["task"] not in tasks:
+                    tasks[str(record["task"])] = before["step"] if before else 0
+            picture(lines, png, title=facts["title"], tasks=tasks, risk=risks, matrix=matrix)
+        if json:
+            told_of = {name: part for name, part in (("risk", risks), ("matrix", matrix)) if part}
+            print_json({"run": str(run), **facts, "records": history, **told_of, **({"png": str(png)} if png else {})})
+            return
+        screen = console()
+        from rich.text import Text
+
+        screen.print(Text(printable(facts["title"])))
+        if not lines:
+            screen.print("no records: solved in closed form, or not yet begun")
+        else:
+            screen.print(Text(drawn(lines, width=min(screen.width - 2, 100))))
+            last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
+            screen.print(Text(printable(f"at step {history[-1]['step']}: {last}")))
+        if risks:
+            print_risk(screen, risks)
+        if matrix:
+            print_tasks(screen, matrix)
+        if png is not None:
+            screen.print(Text(f"picture: {printable(str(png))}"))

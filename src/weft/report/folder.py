@@ -1,0 +1,106 @@
+"""What a run's folder tells: what the run is, its records, and its risk by environment."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.core.files import write_bytes, write_text
+from weft.report.picture import picture
+
+if TYPE_CHECKING:
+    from weft.core.values import Json
+
+__all__ = ["about", "is_run", "keep_risk", "records", "risk", "run_folder"]
+
+
+def run_folder(folder: Path) -> Path:
+    """The folder, if it holds a run."""
+    if not folder.exists():
+        near = [p.parent for p in Path().glob("runs/*/recipe.json")][:3]
+        hint = f"; there are {', '.join(map(str, near))}" if near else ""
+        raise FileNotFoundError(f"expected a run's folder, got {str(folder)!r}, which is not there{hint}")
+    if not folder.is_dir():
+        raise ValueError(f"expected a run's folder, got the file {str(folder)!r}")
+    if not is_run(folder):
+        raise ValueError(f"expected a run of weft in {str(folder)!r}, got another kind of folder")
+    return folder
+
+
+def is_run(folder: Path) -> bool:
+    """Whether one of the files says that it is weft's."""
+    for name, marks in (("recipe.json", {"weft", "recipe"}), ("config.json", {"weft", "params"})):
+        try:
+            plain = json.loads((folder / name).read_text())
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(plain, dict) and marks <= plain.keys():
+            return True
+    return False
+
+
+def about(folder: Path) -> Json:
+    """What a run is, in a line and by its configuration."""
+    run_folder(folder)
+    told: Json = {"title": str(folder)}
+    for name in ("config", "recipe"):
+        try:
+            plain = json.loads((folder / f"{name}.json").read_text())
+        except (OSError, ValueError, RecursionError):
+            continue
+        told[name] = plain if isinstance(plain, dict) else {}
+    data, options = (told.get("recipe", {}).get(part) for part in ("data", "options"))
+    if isinstance(data, dict) and isinstance(options, dict) and "path" in data:
+        asked = [
+            f"{name} {options[name]}" for name in ("target", "objective", "strategy", "replicas") if options.get(name)
+        ]
+        told["title"] = f"{folder}: {', '.join([Path(str(data['path'])).name, *asked])}"
+    return told
+
+
+def records(folder: Path) -> list[Json]:
+    """The records of a run's `metrics.jsonl`; a last line that a crash has cut off is passed over."""
+    path = folder / "metrics.jsonl"
+    history: list[Json] = []
+    if not path.exists():
+        return history
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int | float):
+                raise ValueError("no record with a step")
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"expected a record per line in {path}, got in line {number}: {error}") from error
+        history.append(record)
+    return history
+
+
+def keep_risk(risk: Json, folder: Path) -> None:
+    """Writes the risk by environment to a run's folder: as `risk.json`, and drawn as `risk.png`."""
+    canvas = io.BytesIO()
+    picture([], canvas, risk=risk)
+    write_bytes(folder / "risk.png", canvas.getvalue())
+    write_text(folder / "risk.json", json.dumps(risk, indent=1, allow_nan=False) + "\n")
+
+
+def risk(folder: Path) -> Json | None:
+    """A run's risk by environment; None where it has no environments, or has not ended."""
+    path = folder / "risk.json"
+    if not path.exists():
+        return None
+    try:
+        risk: Json = json.loads(path.read_text())
+        for part in risk["environments"].values():
+            sum(value or 0.0 for value in [part["rows"], part["risk"], part["score"], *part["replicas"]])
+        if not {"environment", "part", "measure", "direction", "score", "worst", "mean"} <= risk.keys():
+            raise ValueError("parts are missing")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"expected the risk by environment in {path}, got a damaged or foreign file: {error!r}"
+        ) from error
+    return risk
