@@ -13,7 +13,7 @@ from weft import Learner, Optimizer
 from weft.bench.claims import Claim, Report, median_of, share_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, blank, note, ramp
 from weft.data import spirals, spirals_test
-from weft.data.spirals import PRESETS
+from weft.data.two_spirals import PRESETS
 from weft.nets import MLP
 from weft.objectives import DANN, Classification
 from weft.strategies import ERM, IRM, L1, L2, ANDMask

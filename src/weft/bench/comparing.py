@@ -196,7 +196,7 @@ class Comparing:
     def _stacks(self, method: Method) -> bool:
         """Whether its settings can be trained as replicas of one training."""
         learner = method.learner(self.study, self.data)
-        free = {"optimizer__lr", *(f"strategy__{name}" for name in learner._strategy().sweeps)}
+        free = {"optimizer__lr", *(f"strategy__{name}" for name in learner.settings().strategy.sweeps)}
         return set(method.space) <= free
 
     def _best(self, trials: list[Trial]) -> Trial | None:

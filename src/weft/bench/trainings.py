@@ -18,6 +18,7 @@ from weft.bench.methods import Method
 from weft.bench.search import Outcome, Setting
 from weft.bench.study import Study
 from weft.core.values import jsonable
+from weft.learner.sourcing import compares
 
 if TYPE_CHECKING:
     from weft.core.values import Json
@@ -77,8 +78,8 @@ def _train(learner: Learner, data: Data, part: Part) -> None:
             learner.partial_fit(part.X[rows], part.y[rows], classes=data.classes, task=name)
         return
     use = {}
-    strategy = learner._strategy()
-    read = strategy.needs == "group" or strategy.per_group or "environment" in learner._objective().fields
+    asked = learner.settings()
+    read = compares(asked.strategy) or "environment" in asked.objective.fields
     if data.by == "environment" and read:
         use = {"environment": part.labels}
     learner.fit(part.X, part.y, **use)
@@ -191,7 +192,7 @@ def refit(study: Study, data: Data, method: Method, setting: Setting, seeds: lis
         training=seen,
         curves=_curves(learner),
         objective=repr(learner.objective),
-        strategy=repr(learner._strategy()),
+        strategy=repr(learner.settings().strategy),
         seconds=time.perf_counter() - started,
     )
 

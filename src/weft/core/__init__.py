@@ -1,26 +1,19 @@
-"""The four nouns: Source, Objective, Strategy, State; keyed randomness and the catalogue.
+"""The four nouns, the weave, keyed randomness, trees, values, the catalogue and its spelling. Read this folder first.
 
-Read in this order: `objective`, `strategy`, `source`, `state`, `random`, then `configured` and
-`catalogue`. The engine that runs them is in `weft.engine`.
+In this order: `objective`, `strategy`, `weave`, `source`, `state`, `random`; the others when they are met. The engine
+that runs the nouns is `weft.engine`.
 """
 
-from weft.core.objective import Objective, Output, capability, reduce
-from weft.core.source import Batch, Field, Source, Spec
-from weft.core.state import State
-from weft.core.strategy import Local, Strategy
-from weft.core.weave import weave
+from __future__ import annotations
 
-__all__ = [
-    "Batch",
-    "Field",
-    "Local",
-    "Objective",
-    "Output",
-    "Source",
-    "Spec",
-    "State",
-    "Strategy",
-    "capability",
-    "reduce",
-    "weave",
-]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.core.objective import Objective, Output, capability, reduce
+    from weft.core.source import Batch, Field, Source, Spec
+    from weft.core.state import State
+    from weft.core.strategy import Local, Strategy
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

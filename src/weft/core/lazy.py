@@ -30,6 +30,9 @@ def flat(module: str, file: str) -> tuple[Callable[[str], object], Callable[[], 
             for line in block.body:
                 if isinstance(line, ast.ImportFrom) and line.module:
                     homes.update({name.asname or name.name: (line.module, name.name) for name in line.names})
+    for name, (home, _) in homes.items():
+        if home == f"{module}.{name}":  # whoever imported the file first would hide the name behind it
+            raise ImportError(f"expected a file called otherwise than the name it gives, got {home} for {name!r}")
 
     def get(name: str) -> object:
         if name not in homes:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from weft.data.images import cifar10, fashion_mnist, mnist
     from weft.data.labels import random_labels
     from weft.data.platform import Platform, platform_clones
-    from weft.data.sinusoids import sinusoids
+    from weft.data.sine_waves import sinusoids
     from weft.data.sites import digits_sites
-    from weft.data.spirals import spirals, spirals_test
     from weft.data.tasks import permuted_mnist, rotated_mnist, split_mnist
+    from weft.data.two_spirals import spirals, spirals_test
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
-    from weft.measures.fisher import fisher, fisher_overlap
+    from weft.measures.calibration import Posterior, posterior
     from weft.measures.gradients import Agreement, Signal, environment_gradients, feature_signal, sign_agreement
     from weft.measures.ilc import Consistency, consistency, learner_consistency, quadratic_consistency
-    from weft.measures.posterior import Posterior, posterior
+    from weft.measures.information import fisher, fisher_overlap
     from weft.measures.risk import Risk, environment_risk
     from weft.measures.tasks import TaskMatrix, accuracy_matrix, task_scores
     from weft.scores.calibration import coverage, expected_calibration_error

@@ -75,7 +75,7 @@ def _mean(column: Scores) -> float | None:
 def _measures(every: Scores, about: Json) -> Json:
     """The usual numbers, over the tasks that can be measured: the mean over replicas, and each one's."""
     from weft.core.values import jsonable
-    from weft.measures import average_accuracy, backward_transfer, forgetting, forward_transfer
+    from weft.scores import average_accuracy, backward_transfer, forgetting, forward_transfer
 
     some = np.flatnonzero([rows > 0 for rows in about["rows"]])
     if not len(some):
@@ -89,7 +89,7 @@ def _measures(every: Scores, about: Json) -> Json:
         "backward_transfer": backward_transfer(matrix, more=more),
         "forward_transfer": forward_transfer(matrix, before, more=more),
     }
-    return {name: {"value": _mean(each), "replicas": jsonable(each)} for name, each in values.items()}
+    return {name: {"value": _mean(np.asarray(each)), "replicas": jsonable(each)} for name, each in values.items()}
 
 
 # --- the files ----------------------------------------------------------------------------------------

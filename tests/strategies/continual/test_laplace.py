@@ -73,7 +73,7 @@ def test_full_and_diagonal_are_sums_over_examples_and_labels(name, weighted):
     weight = rng.uniform(0.5, 2, size=12) if weighted else None
     local, run = fitted(NETS[name], weight=weight)
     rows = gradients(local, run, weight=weight)
-    readout = Laplace()._readout(local.objective)
+    readout = Laplace().readout(local.objective)
     for form, truth in ((Full(2**30), rows.T @ rows), (Diagonal(), torch.diag((rows**2).sum(0)))):
         precision, examples = form.measure(local, readout)
         assert examples == pytest.approx(12 if weight is None else weight.sum())
@@ -86,7 +86,7 @@ def test_full_and_diagonal_are_sums_over_examples_and_labels(name, weighted):
 def test_low_rank_is_exact_at_full_rank_and_keeps_the_leading_part_and_the_diagonal_below():
     local, run = fitted(NETS["mlp"])
     rows = gradients(local, run)
-    truth, readout = rows.T @ rows, Laplace()._readout(local.objective)
+    truth, readout = rows.T @ rows, Laplace().readout(local.objective)
     values, vectors = torch.linalg.eigh(truth)
     size = len(truth)
     for rank in (3, size):
@@ -166,7 +166,7 @@ def test_another_penalty_has_no_pull_of_the_class_below_and_a_weave_adds_the_pul
 def test_kronecker_is_exact_where_it_can_be(name):
     """For one example the Fisher of a linear layer is a Kronecker product; blocks between layers are left out."""
     local, run = fitted(NETS[name])
-    readout = Laplace()._readout(local.objective)
+    readout = Laplace().readout(local.objective)
     layers, rest, examples = local.factors(readout)
     assert examples == 12
     held = {f"{n}.{k}" for n in layers for k in ("weight", "bias")} & set(run.params)

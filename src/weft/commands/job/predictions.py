@@ -33,7 +33,7 @@ def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | No
             f"expected a trained run in {folder}, got one that had not come to a checkpoint; weft resume {folder}"
         )
     learner = weft.load(folder, validation=None)
-    offered = sorted(learner._objective().capabilities())
+    offered = sorted(learner.objective_.capabilities())
     if target is None or "predict" not in offered:
         raise ValueError(
             f"expected a run that predicts, got {learner.objective!r}, which offers {', '.join(offered)}; ask it in "

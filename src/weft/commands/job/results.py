@@ -28,7 +28,7 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
     part, seen = table.measured
     result: Json = {
         "objective": repr(learner.objective),
-        "strategy": repr(learner._strategy()),
+        "strategy": repr(learner.settings().strategy),
         "target": None if target is None else target.name,
         "environment": recipe.environment,
         "task": recipe.task,
@@ -44,7 +44,7 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
     if table.environment is not None:
         of_rows = _risk(learner, X, y, table.environment[seen])
         result["risk"] = {"environment": recipe.environment, "part": part, **of_rows}
-    if target is None or table.y is None or y is None or "predict" not in learner._objective().capabilities():
+    if target is None or table.y is None or y is None or "predict" not in learner.objective_.capabilities():
         if history:
             name, value = learner.progress()
             result["progress"] = {name: float(np.nanmean(value))}
@@ -78,7 +78,7 @@ def _risk(
     """The objective's progress measure in each environment: the mean over replicas, and each one's."""
     from weft.measures import environment_risk
 
-    measure, direction = learner._objective().progress
+    measure, direction = learner.objective_.progress
     risk = environment_risk(learner, X, y, environment=environment, measure=measure)
     reasons = [learner.stop_reason_] if isinstance(learner.stop_reason_, str) else learner.stop_reason_
     kept = [k for k, reason in enumerate(reasons) if not reason.startswith("diverged")]

@@ -28,7 +28,7 @@ def rehearse(job: Job, columns: Columns) -> None:
     """Raises what `train` would raise before its first step; an old run is not given up for one that cannot begin."""
     table = job.data.recipe.apply(columns, quiet=True)
     learner = job.options.make_learner(job.data.recipe, table, None, verbose=False)
-    learner._check(learner._objective(), learner._strategy())
+    learner.settings()  # raises for what is out of range
     learner.set_params(epochs=None, steps=0)
     learner.fit(table.X, table.y, environment=table.environment)
 
@@ -112,10 +112,10 @@ def _in_sequence(learner: Learner, table: Table, column: str | None, folder: Pat
         return {key: None if values is None else values[members] for key, values in given.items()}
 
     classes = {}
-    if table.y is not None and learner._objective().targets == "classes":
+    if table.y is not None and learner.settings().objective.targets == "classes":
         classes = {"classes": np.unique(table.y[rows])}
-    begun = hasattr(learner, "_runs")
-    at = names.index(learner._phase["task"]) if begun else 0
+    begun = hasattr(learner, "training_")
+    at = names.index(str(learner.training_.phase.task)) if begun else 0
     after = sequence.lines(sequence.tasks(folder), at) if begun else []
     before = None
     for i, name in enumerate(names[at:]):

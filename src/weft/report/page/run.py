@@ -253,7 +253,7 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
         if not (folder / "state.json").exists():
             return {}
         return {"Samples": [el("p", f"None were drawn, as the run cannot be loaded by itself: {error}", class_="note")]}
-    offered = learner._objective().capabilities()
+    offered = learner.objective_.capabilities()
     rows = _data(folder) if data else None
     out: dict[str, list[Markup]] = {}
     try:
