@@ -7,8 +7,8 @@ on whose sign all environments agree, and learns the spirals.
 
 The setting (width, learning rate, steps) was chosen with test accuracy in view, on other draws of these data and
 other seeds: what is shown is that the mask can solve them, not that a tuned comparison was won. With more seeds
-about three of four solve them (claims/spirals.py stops by held-out environments, and more do). The test rows here
-are evaluated once, at the end; the curves are taken on rows of their own.
+about three of four solve them (claims/invariance/spirals.py stops by held-out environments, and more do). The test
+rows here are evaluated once, at the end; the curves are taken on rows of their own.
 """
 
 from __future__ import annotations
