@@ -67,8 +67,8 @@ def described(entry: Entry, *, level: int) -> str:
     home = Path(inspect.getfile(entry.cls)).relative_to(ROOT)
     body = said[""].partition("\n")[2].strip()
     lines = [f"{'#' * level} {entry.name}", "", entry.summary, ""]
-    signature = str(inspect.signature(entry.cls)).partition(" -> ")[0]
-    signature = re.sub(r": [^=,()]+(?:\[[^\]]*\][^=,()]*)*(?= = |,|\))", "", signature).replace(" = ", "=")
+    takes = [p.replace(annotation=p.empty) for p in inspect.signature(entry.cls).parameters.values()]
+    signature = inspect.Signature(takes)
     lines += ["```python", f"from weft.{entry.room} import {entry.cls.__name__}", ""]
     lines += [f"{entry.cls.__name__}{signature}", "```", "", body, ""]
     if "Args" in said:
