@@ -34,7 +34,7 @@ def sections(text: str) -> dict[str, str]:
 
     Examples that stand without a heading of their own are put under `Example`.
     """
-    found: dict[str, list[str]] = {"": []}
+    parts: dict[str, list[str]] = {"": []}
     name = ""
     for line in text.splitlines():
         heading = re.fullmatch(r"(\w+):", line)
@@ -45,8 +45,8 @@ def sections(text: str) -> dict[str, str]:
         if not name and line.startswith(">>>"):
             name = "Example"
         if not heading:
-            found.setdefault(name, []).append(line)
-    return {name: inspect.cleandoc("\n".join(lines)) for name, lines in found.items()}
+            parts.setdefault(name, []).append(line)
+    return {name: inspect.cleandoc("\n".join(lines)) for name, lines in parts.items()}
 
 
 def arguments(text: str) -> list[tuple[str, str]]:
@@ -108,8 +108,8 @@ def _facts(entry: Entry) -> list[str]:
     return [" ".join(fact for fact in facts if fact), ""]
 
 
-def _refusals(what: str, found: list[tuple[str, str | None]]) -> str:
-    told = [f"`{name}` ({reason})" for name, reason in found if reason]
+def _refusals(what: str, reasons: list[tuple[str, str | None]]) -> str:
+    told = [f"`{name}` ({reason})" for name, reason in reasons if reason]
     return f"{what} {'; '.join(told)}." if told else ""
 
 
@@ -166,7 +166,7 @@ class Overview(SphinxDirective):
 
 def results(out: Path) -> list[dict[str, Any]]:
     """The results of claims in OUT/claims, by name; each knows its folder."""
-    found = []
+    kept = []
     for path in sorted((out / "claims").glob("*/result.json")):
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
@@ -175,8 +175,8 @@ def results(out: Path) -> list[dict[str, Any]]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("expected the result of a claim (format 1) in %s, got %s; run it again", path, error)
             continue
-        found.append({**result, "folder": path.parent})
-    return found
+        kept.append({**result, "folder": path.parent})
+    return kept
 
 
 def stated(known: set[str]) -> list[dict[str, Any]]:
@@ -202,11 +202,11 @@ class Gallery(SphinxDirective):
         given = os.environ.get("WEFT_OUT")
         folders = [Path(given)] if given else [ROOT / "docs" / "results", ROOT / "out"]  # what is newer counts
         newest = {result["name"]: result for folder in folders for result in results(folder)}
-        found = [newest[name] for name in sorted(newest)]
+        claims = [newest[name] for name in sorted(newest)]
         self.env.note_reread()
-        found += stated(set(newest))
-        overview = table(["claim", "verdict"], [[result["title"], badge(result)] for result in found])
-        return [overview, *(self.section(result) for result in found)]
+        claims += stated(set(newest))
+        overview = table(["claim", "verdict"], [[result["title"], badge(result)] for result in claims])
+        return [overview, *(self.section(result) for result in claims)]
 
     def section(self, result: dict[str, Any]) -> nodes.section:
         """One claim: the statement and the verdict first."""

@@ -104,8 +104,8 @@ def table(learners: dict[str, Classifier], accuracies: dict[str, Any], seconds: 
 
 
 def interval_of_median(values: Any) -> tuple[float, float]:
-    found = stats.bootstrap((values,), np.median, method="percentile", rng=np.random.default_rng(0))
-    return found.confidence_interval.low, found.confidence_interval.high
+    drawn = stats.bootstrap((values,), np.median, method="percentile", rng=np.random.default_rng(0))
+    return drawn.confidence_interval.low, drawn.confidence_interval.high
 
 
 def picture(learners: dict[str, Classifier], accuracies: dict[str, Any], X: Any, y: Any, resolution: int) -> Any:
