@@ -82,11 +82,11 @@ def _in_sequence(begin: Callable[[], tuple[Learn, Answer]], prepare: Callable[..
             learn(t, *data)
             clock += time.perf_counter() - started
             work += time.process_time() - busy
-        found = {"seconds": clock, "processor": work}
+        measured = {"seconds": clock, "processor": work}
         if answer is not None:
             right = [(answer(_permuted(x[:1000], t)) == y[:1000]).float().mean() for t in range(tasks)]
-            found["accuracy"] = round(float(torch.stack(right).mean()), 4)
-        return found
+            measured["accuracy"] = round(float(torch.stack(right).mean()), 4)
+        return measured
 
     return turn
 

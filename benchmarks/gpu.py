@@ -37,7 +37,7 @@ Step = Callable[[], Any]
 
 def milliseconds(steps: dict[str, Step], *, rounds: int = 9, times: int = 20) -> dict[str, float]:
     """The median time of each step; they take turns, and the first round warms up."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
+    taken: dict[str, list[float]] = {name: [] for name in steps}
     for k in range(rounds + 1):
         for name, step in steps.items():
             torch.cuda.synchronize()
@@ -46,8 +46,8 @@ def milliseconds(steps: dict[str, Step], *, rounds: int = 9, times: int = 20) ->
                 step()
             torch.cuda.synchronize()
             if k > 0:
-                found[name].append((time.perf_counter() - started) / times * 1e3)
-    return {name: statistics.median(values) for name, values in found.items()}
+                taken[name].append((time.perf_counter() - started) / times * 1e3)
+    return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def recorded(step: Step) -> Step:
@@ -132,7 +132,7 @@ def memory() -> dict[str, dict[str, float]]:
     x = torch.rand(ENVIRONMENTS * rows, 784, device=DEVICE)
     y = torch.randint(10, (ENVIRONMENTS * rows,), device=DEVICE)
     environment = torch.arange(ENVIRONMENTS).repeat_interleave(rows)
-    found: dict[str, dict[str, float]] = {}
+    peaks: dict[str, dict[str, float]] = {}
     for each, bounds in (("environment", (16, 64, 1024)), ("example", (256, 1024, 16384))):
         for bound in bounds:
             source = Arrays(x, y, environment=environment, grouped=True, classes=10)
@@ -146,8 +146,8 @@ def memory() -> dict[str, dict[str, float]]:
             before = torch.cuda.memory_allocated()
             engine.step(state, batch)
             peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-            found.setdefault(f"AND-mask, each {each}, 16 x {rows}", {})[str(bound)] = peak
-    return found
+            peaks.setdefault(f"AND-mask, each {each}, 16 x {rows}", {})[str(bound)] = peak
+    return peaks
 
 
 def main() -> None:
@@ -158,16 +158,16 @@ def main() -> None:
     for environments, rows in ((16, 32), (16, 256), (8, 128), (64, 128), (128, 1)):
         results[f"AND-mask, {environments} x {rows}, 3 x {WIDTH}"] = and_mask(rows, environments)
     table = Table("step", "", "ms", title=torch.cuda.get_device_name())
-    for name, found in results.items():
-        for way, value in found.items():
+    for name, ways in results.items():
+        for way, value in ways.items():
             table.add_row(name, way, f"{value:.3f}")
         table.add_section()
     console = Console(width=120)
     console.print(table)
     peaks = memory()
     told = Table("step", "MiB allowed", "MiB taken at the peak", title="peak memory")
-    for name, found in peaks.items():
-        for bound, peak in found.items():
+    for name, bounds in peaks.items():
+        for bound, peak in bounds.items():
             told.add_row(name, bound, f"{peak:.0f}")
     console.print(told)
     record = {

@@ -56,20 +56,20 @@ class Comparison:
         pairs = list(zip(ours, other, strict=True))
         ratio = median(a / b for a, b in pairs)
         told = f"{ratio:.2f}x its time"
-        found: dict[str, Any] = {"ours": self.ours, "ours_s": median(ours), "other": self.other}
-        found |= {"other_s": median(other), "ratio": ratio, "told": told, "target": "", "met": None}
+        row: dict[str, Any] = {"ours": self.ours, "ours_s": median(ours), "other": self.other}
+        row |= {"other_s": median(other), "ratio": ratio, "told": told, "target": "", "met": None}
         if self.faster is not None:
             target, met = f"{self.faster:g}x as fast", 1 / ratio >= self.faster
-            return {**found, "told": f"{1 / ratio:.2f}x as fast", "target": f"at least {target}", "met": met}
+            return {**row, "told": f"{1 / ratio:.2f}x as fast", "target": f"at least {target}", "met": met}
         if self.price is not None:
-            return {**found, "target": f"at most {self.price:g}x its time", "met": ratio <= self.price}
+            return {**row, "target": f"at most {self.price:g}x its time", "met": ratio <= self.price}
         if self.above is not None:
             more = median(a - b for a, b in pairs)
             target, met = f"at most {self.above:g} s above", more <= self.above
-            return {**found, "told": f"{more:.3f} s above", "target": target, "met": met}
+            return {**row, "told": f"{more:.3f} s above", "target": target, "met": met}
         if self.seconds is not None:
-            return {**found, "target": f"under {self.seconds:g} s", "met": median(ours) < self.seconds}
-        return found
+            return {**row, "target": f"under {self.seconds:g} s", "met": median(ours) < self.seconds}
+        return row
 
 
 def timed(function: Callable[[], Any], *, times: int = 1, scale: float = 1.0) -> Turn:

@@ -19,7 +19,7 @@ import argparse
 import json
 import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from harness import engine_of
 from rich.console import Console
 from rich.table import Table
 
+from weft.core.trees import tree_leaves
 from weft.objectives import Classification
 from weft.sources import Arrays
 from weft.strategies import ANDMask, Laplace
@@ -75,28 +76,20 @@ def kept(curvature: str, penalties: str) -> dict[str, list[int]]:
     strategy = Laplace(curvature=curvature, penalties=penalties)
     engine, state = engine_of(Classification(hidden=HIDDEN), strategy, source, optimizer="sgd")
     batch = next(engine.batches(source, state))
-    found: dict[str, list[int]] = {"state": [], "step": []}
+    sizes: dict[str, list[int]] = {"state": [], "step": []}
     for task in range(TASKS):
         engine.consolidate(state, source, str(task))
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state.strategy)}
-        found["state"].append(sum(storages.values()))
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tree_leaves(state.strategy)}
+        sizes["state"].append(sum(storages.values()))
         engine.step(state, batch)
-        found["step"].append(int(peak(lambda: engine.step(state, batch))))
-    return found
+        sizes["step"].append(int(peak(lambda: engine.step(state, batch))))
+    return sizes
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, dict):
-        for part in tree.values():
-            yield from _tensors(part)
-    else:
-        yield tree
-
-
-def tasks_table(found: dict[str, dict[str, list[int]]]) -> Table:
+def tasks_table(tasks: dict[str, dict[str, list[int]]]) -> Table:
     columns = ("curvature, penalties", "kept after 1", f"after {TASKS}", "constant", "a step's peak after 1")
     table = Table(*columns, f"after {TASKS}", title="memory of tasks, MiB")
-    for name, memory in found.items():
+    for name, memory in tasks.items():
         state, step = memory["state"], memory["step"]
         constant = state[-1] - state[0] <= 8 * (TASKS - 1)
         wanted = not name.endswith("per_task")
@@ -110,12 +103,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results" / "memory.json")
     given = parser.parse_args()
-    found = {
+    measured = {
         f"AND-mask, each {each}, {ENVIRONMENTS} x {ROWS}": {str(bound): measure(each, bound) for bound in bounds}
         for each, bounds in BOUNDS.items()
     }
     table = Table("step", "MiB allowed", "MiB taken at the peak", "within", title="peak memory, CPU")
-    for name, peaks in found.items():
+    for name, peaks in measured.items():
         for bound, taken in peaks.items():
             table.add_row(name, bound, f"{taken:.0f}", "[green]yes" if taken <= int(bound) else "[red]no")
     tasks = {
@@ -129,7 +122,7 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "peak_mib": found,
+        "peak_mib": measured,
         "tasks_bytes": tasks,
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -80,17 +80,17 @@ class Contestant:
 
     def calm_turn(self, patience: float) -> dict[str, float]:
         """The least disturbed of at most three turns, with the share of the machine that others had in it."""
-        found: list[dict[str, float]] = []
+        taken: list[dict[str, float]] = []
         for _ in range(3):
             wait_for_quiet(patience / 3)
             started, before = time.monotonic(), busy() - self.work()
             answer = self.turn()
             lasted = time.monotonic() - started
             others = (busy() - self.work() - before) / (lasted * (os.cpu_count() or 1))
-            found.append({**answer, "others": round(max(0.0, others), 3)})
+            taken.append({**answer, "others": round(max(0.0, others), 3)})
             if others < 0.1 or patience == 0:
                 break
-        return min(found, key=lambda turn: turn["others"])
+        return min(taken, key=lambda turn: turn["others"])
 
     def turn(self) -> dict[str, float]:
         assert self.process.stdin is not None
@@ -145,7 +145,7 @@ def measure(name: str, peers: str, rounds: int | None, patience: float, progress
         notes.add(contestant.close())
     load.append(os.getloadavg()[0])
     progress.remove_task(bar)
-    seconds = {who: [turn["seconds"] for turn in found] for who, found in turns.items() if who not in failed}
+    seconds = {who: [turn["seconds"] for turn in own] for who, own in turns.items() if who not in failed}
     judged = [
         comparison.judge(seconds[comparison.ours], seconds[comparison.other])
         for comparison in benchmark.COMPARISONS
@@ -185,9 +185,9 @@ def shown(results: dict[str, Any]) -> Table:
 def versions(peers: str) -> dict[str, Any]:
     code = "import importlib.metadata as m, json, sys; found = {}\nfor n in sys.argv[1:]:\n"
     code += "    try: found[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
-    found = subprocess.run([peers, "-c", code, *PACKAGES], capture_output=True, text=True, check=False)
+    answer = subprocess.run([peers, "-c", code, *PACKAGES], capture_output=True, text=True, check=False)
     ours = {name: importlib.metadata.version(name) for name in ("weft", "torch", "numpy", "gymnasium")}
-    return {"ours": ours, "peers": json.loads(found.stdout) if found.returncode == 0 else {}}
+    return {"ours": ours, "peers": json.loads(answer.stdout) if answer.returncode == 0 else {}}
 
 
 def processor() -> str:

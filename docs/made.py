@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
 import re
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ def sections(text: str) -> dict[str, str]:
 
     Examples that stand without a heading of their own are put under `Example`.
     """
-    found: dict[str, list[str]] = {"": []}
+    parts: dict[str, list[str]] = {"": []}
     name = ""
     for line in text.splitlines():
         heading = re.fullmatch(r"(\w+):", line)
@@ -42,8 +45,8 @@ def sections(text: str) -> dict[str, str]:
         if not name and line.startswith(">>>"):
             name = "Example"
         if not heading:
-            found.setdefault(name, []).append(line)
-    return {name: inspect.cleandoc("\n".join(lines)) for name, lines in found.items()}
+            parts.setdefault(name, []).append(line)
+    return {name: inspect.cleandoc("\n".join(lines)) for name, lines in parts.items()}
 
 
 def arguments(text: str) -> list[tuple[str, str]]:
@@ -58,14 +61,14 @@ def arguments(text: str) -> list[tuple[str, str]]:
     return [(name, said.strip()) for name, said in parts]
 
 
-def described(entry: Entry) -> str:
-    """A method as Markdown: its signature, what it is, its arguments, reference and example."""
+def described(entry: Entry, *, level: int) -> str:
+    """A method as Markdown, its heading of that level: signature, what it is, arguments, reference and example."""
     said = sections(inspect.getdoc(entry.cls) or "")
     home = Path(inspect.getfile(entry.cls)).relative_to(ROOT)
     body = said[""].partition("\n")[2].strip()
-    lines = [f"## {entry.name}", "", entry.summary, ""]
-    signature = str(inspect.signature(entry.cls)).partition(" -> ")[0]
-    signature = re.sub(r": [^=,()]+(?:\[[^\]]*\][^=,()]*)*(?= = |,|\))", "", signature).replace(" = ", "=")
+    lines = [f"{'#' * level} {entry.name}", "", entry.summary, ""]
+    takes = [p.replace(annotation=p.empty) for p in inspect.signature(entry.cls).parameters.values()]
+    signature = inspect.Signature(takes)
     lines += ["```python", f"from weft.{entry.room} import {entry.cls.__name__}", ""]
     lines += [f"{entry.cls.__name__}{signature}", "```", "", body, ""]
     if "Args" in said:
@@ -105,37 +108,56 @@ def _facts(entry: Entry) -> list[str]:
     return [" ".join(fact for fact in facts if fact), ""]
 
 
-def _refusals(what: str, found: list[tuple[str, str | None]]) -> str:
-    told = [f"`{name}` ({reason})" for name, reason in found if reason]
+def _refusals(what: str, reasons: list[tuple[str, str | None]]) -> str:
+    told = [f"`{name}` ({reason})" for name, reason in reasons if reason]
     return f"{what} {'; '.join(told)}." if told else ""
 
 
+def by_family(room: str) -> Iterator[tuple[str, list[Entry]]]:
+    """The methods of a room by name, family after family; first those that have none."""
+    listed = sorted(entries(room), key=lambda entry: (entry.family, entry.name))
+    for family, members in groupby(listed, key=lambda entry: entry.family):
+        yield family, list(members)
+
+
+def headed(room: str, family: str, level: int) -> list[str]:
+    """A family's heading, and what its folder says it is."""
+    said = inspect.getdoc(importlib.import_module(f"weft.{room}.{family}")) or ""
+    return [f"{'#' * level} {family.capitalize()}", "", said, ""]
+
+
 class Catalogue(SphinxDirective):
-    """`{catalogue} FAMILY`: every method of a family."""
+    """`{catalogue} ROOM`: every method of a room."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """One section for each method."""
+        """One section for each method, within that of its family where it has one."""
         self.env.note_reread()
-        family = directives.choice(self.arguments[0], ROOMS)
-        text = "\n".join(described(entry) for entry in sorted(entries(family), key=lambda entry: entry.name))
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
+        room = directives.choice(self.arguments[0], ROOMS)
+        lines: list[str] = []
+        for family, members in by_family(room):
+            lines += headed(room, family, 2) if family else []
+            lines += [described(entry, level=3 if family else 2) for entry in members]
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
-class Families(SphinxDirective):
-    """`{families}`: the whole catalogue as tables of names and summaries, with links."""
+class Overview(SphinxDirective):
+    """`{overview}`: the whole catalogue as tables of names and summaries, with links."""
 
     def run(self) -> list[nodes.Node]:
-        """One section for each family."""
+        """One section for each room, with one for each of its families."""
         self.env.note_reread()
         lines = []
-        for family in ROOMS:
-            lines += [f"## {family.capitalize()}", "", "| name | what it does |", "|---|---|"]
-            for entry in sorted(entries(family), key=lambda entry: entry.name):
-                summary = entry.summary.replace("|", "\\|")
-                lines.append(f"| [{entry.name}]({family}.md#{entry.name}) | {summary} |")
-            lines.append("")
+        for room in ROOMS:
+            lines += [f"## {room.capitalize()}", ""]
+            for family, members in by_family(room):
+                lines += headed(room, family, 3) if family else []
+                lines += ["| name | what it does |", "|---|---|"]
+                for entry in members:
+                    summary = entry.summary.replace("|", "\\|")
+                    lines.append(f"| [{entry.name}]({room}.md#{entry.name}) | {summary} |")
+                lines.append("")
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
@@ -144,7 +166,7 @@ class Families(SphinxDirective):
 
 def results(out: Path) -> list[dict[str, Any]]:
     """The results of claims in OUT/claims, by name; each knows its folder."""
-    found = []
+    kept = []
     for path in sorted((out / "claims").glob("*/result.json")):
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
@@ -153,8 +175,8 @@ def results(out: Path) -> list[dict[str, Any]]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("expected the result of a claim (format 1) in %s, got %s; run it again", path, error)
             continue
-        found.append({**result, "folder": path.parent})
-    return found
+        kept.append({**result, "folder": path.parent})
+    return kept
 
 
 def stated(known: set[str]) -> list[dict[str, Any]]:
@@ -180,11 +202,11 @@ class Gallery(SphinxDirective):
         given = os.environ.get("WEFT_OUT")
         folders = [Path(given)] if given else [ROOT / "docs" / "results", ROOT / "out"]  # what is newer counts
         newest = {result["name"]: result for folder in folders for result in results(folder)}
-        found = [newest[name] for name in sorted(newest)]
+        claims = [newest[name] for name in sorted(newest)]
         self.env.note_reread()
-        found += stated(set(newest))
-        overview = table(["claim", "verdict"], [[result["title"], badge(result)] for result in found])
-        return [overview, *(self.section(result) for result in found)]
+        claims += stated(set(newest))
+        overview = table(["claim", "verdict"], [[result["title"], badge(result)] for result in claims])
+        return [overview, *(self.section(result) for result in claims)]
 
     def section(self, result: dict[str, Any]) -> nodes.section:
         """One claim: the statement and the verdict first."""
@@ -278,6 +300,6 @@ def table(head: list[str], rows: list[list[Any]]) -> nodes.table:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx's entry."""
     app.add_directive("catalogue", Catalogue)
-    app.add_directive("families", Families)
+    app.add_directive("overview", Overview)
     app.add_directive("gallery", Gallery)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

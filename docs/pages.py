@@ -43,7 +43,7 @@ from typing import Any
 __all__ = ["HERE", "Block", "blocks", "pages", "run"]
 
 HERE = Path(__file__).parent
-DIRECTIVES = {"toctree", "catalogue", "families", "gallery", "container"}
+DIRECTIVES = {"toctree", "catalogue", "overview", "gallery", "container"}
 MARKS = {
     "python": {"peer", "file"},
     "console": {"digits"},

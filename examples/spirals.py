@@ -7,8 +7,8 @@ on whose sign all environments agree, and learns the spirals.
 
 The setting (width, learning rate, steps) was chosen with test accuracy in view, on other draws of these data and
 other seeds: what is shown is that the mask can solve them, not that a tuned comparison was won. With more seeds
-about three of four solve them (claims/spirals.py stops by held-out environments, and more do). The test rows here
-are evaluated once, at the end; the curves are taken on rows of their own.
+about three of four solve them (claims/invariance/spirals.py stops by held-out environments, and more do). The test
+rows here are evaluated once, at the end; the curves are taken on rows of their own.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def table(learners: dict[str, Classifier], accuracies: dict[str, Any], seconds: 
 
 
 def interval_of_median(values: Any) -> tuple[float, float]:
-    found = stats.bootstrap((values,), np.median, method="percentile", rng=np.random.default_rng(0))
-    return found.confidence_interval.low, found.confidence_interval.high
+    drawn = stats.bootstrap((values,), np.median, method="percentile", rng=np.random.default_rng(0))
+    return drawn.confidence_interval.low, drawn.confidence_interval.high
 
 
 def picture(learners: dict[str, Classifier], accuracies: dict[str, Any], X: Any, y: Any, resolution: int) -> Any:

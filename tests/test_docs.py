@@ -1,6 +1,7 @@
 """The documentation: every block of code runs, what is shown is what comes, every link leads somewhere."""
 
 import html
+import importlib
 import importlib.util
 import json
 import os
@@ -163,6 +164,29 @@ def test_the_catalogue_holds_every_method(site):
         assert f'id="{entry.name}"' in text
         overview = (site / "catalogue" / "index.html").read_text(encoding="utf-8")
         assert f"{entry.room}.html#{entry.name}" in overview
+
+
+def test_the_catalogue_shows_what_a_method_takes_without_types(site):
+    for room, call in {
+        "sources": "Episodes(draw, *, tasks=25, shots=10, queries=None, classes=None)",
+        "objectives": "GAN(latent=2, *, generator=None, critic=None, hidden=(128, 128), critic_steps=1",
+        "attacks": "PGD(*, eps=0.1, steps=1, step=None, start='clean')",
+    }.items():
+        text = (site / "catalogue" / f"{room}.html").read_text(encoding="utf-8")
+        assert call in html.unescape(re.sub(r"<[^>]+>", "", text))
+
+
+def test_the_catalogue_says_what_a_family_is(site):
+    from weft.core.catalogue import entries
+
+    families = {(entry.room, entry.family) for entry in entries() if entry.family}
+    assert {("strategies", "invariance"), ("objectives", "games")} <= families
+    for room, family in families:
+        said = importlib.import_module(f"weft.{room}.{family}").__doc__
+        for page in (room, "index"):
+            text = html.unescape((site / "catalogue" / f"{page}.html").read_text(encoding="utf-8"))
+            assert f'id="{family}"' in text
+            assert said in text
 
 
 def test_the_gallery_shows_results_and_what_was_not_run(site):

@@ -6,14 +6,17 @@ from tests.commands.command_cases import run
 from weft.core.catalogue import entries
 
 
-@pytest.mark.parametrize("family", ["objectives", "strategies", "sources", "nets"])
-def test_lists_a_family(family):
-    result = run("list", family)
+@pytest.mark.parametrize("room", ["objectives", "strategies", "sources", "nets", "attacks"])
+def test_lists_a_room_by_family(room):
+    result = run("list", room)
     assert result.exit_code == 0
-    others = {e.name for e in entries()} - {e.name for e in entries(family)}
-    names = {line.split("│")[1].strip() for line in result.output.splitlines() if line.startswith("│")}
-    assert {e.name for e in entries(family)} <= names
+    lines = result.output.splitlines()
+    others = {e.name for e in entries()} - {e.name for e in entries(room)}
+    names = {line.split("│")[1].strip() for line in lines if line.startswith("│")}
+    assert {e.name for e in entries(room)} <= names
     assert not names & others
+    titles = {line.strip() for line in lines if line.startswith(room)}
+    assert titles == {f"{room}: {e.family}" if e.family else room for e in entries(room)}
 
 
 def test_lists_everything_with_summary_and_reference():

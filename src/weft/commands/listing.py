@@ -15,11 +15,13 @@ def register(app: typer.Typer) -> None:
 
 
 def list_methods(
-    family: Annotated[
+    room: Annotated[
         str | None, typer.Argument(help="objectives, strategies, sources, nets or attacks; all by default.")
     ] = None,
 ) -> None:
-    """List the methods of the catalogue, with their references."""
+    """List the methods of the catalogue by family, with their references."""
+    from itertools import groupby
+
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -27,17 +29,17 @@ def list_methods(
     from weft.core.catalogue import ROOMS, entries
 
     try:
-        methods = entries(family)
+        methods = entries(room)
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
     screen = Console()
-    for part in ROOMS if family is None else (family,):
-        table = Table(title=part, title_justify="left", title_style="bold")
+    methods.sort(key=lambda entry: (ROOMS.index(entry.room), entry.family, entry.name))
+    for place, members in groupby(methods, key=lambda entry: (entry.room, entry.family)):
+        table = Table(title=": ".join(filter(None, place)), title_justify="left", title_style="bold")
         table.add_column("name", no_wrap=True, style="cyan")
         table.add_column("summary")
         table.add_column("reference")
-        for entry in sorted(methods, key=lambda entry: entry.name):
-            if entry.room == part:
-                table.add_row(entry.name, escape(entry.summary), escape(entry.reference))
+        for entry in members:
+            table.add_row(entry.name, escape(entry.summary), escape(entry.reference))
         screen.print(table)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from weft.core.random import fold, key_of, permutation, unit
 
 __all__ = ["coloured_mnist"]
-
-Array = np.ndarray[Any, Any]
 
 
 def coloured_mnist(
@@ -22,9 +20,9 @@ def coloured_mnist(
     test_flip: float = 0.9,
     noise: float = 0.25,
     grey: bool = False,
-    data: tuple[Any, Any] | None = None,
+    data: tuple[ArrayLike, ArrayLike] | None = None,
     random_state: int = 0,
-) -> tuple[Array, Array, Array]:
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Digits in two colours, in environments that differ in how often the colour is wrong about the label.
 
     With d the digit, all draws independent, and * the exclusive or, in the environment of flip p
@@ -90,7 +88,7 @@ def coloured_mnist(
     environment = np.arange(len(rows)) % len(flips) if part == "train" else np.full(len(rows), len(flips))
     flip = np.array([*flips, test_flip])[environment]
 
-    def drawn(place: str) -> Array:
+    def drawn(place: str) -> NDArray[np.float64]:
         return unit(fold(key, place, torch.from_numpy(rows)), (), torch.float64).numpy()
 
     y = (digits[rows] >= 5) ^ (drawn("label") < noise)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 __all__ = ["Coverage", "mode_coverage", "ring"]
 
 
-def _centres(modes: int, radius: float, sigma: float) -> np.ndarray[Any, Any]:
+def _centres(modes: int, radius: float, sigma: float) -> NDArray[np.float64]:
     if not isinstance(modes, int | np.integer) or modes < 1:
         raise ValueError(f"expected modes to be an integer >= 1, got {modes!r}")
     if not radius >= 0 or not sigma > 0:
@@ -20,8 +21,13 @@ def _centres(modes: int, radius: float, sigma: float) -> np.ndarray[Any, Any]:
 
 
 def ring(
-    n: int, *, modes: int = 8, radius: float = 1.0, sigma: float = 0.01, random_state: Any = 0
-) -> np.ndarray[Any, Any]:
+    n: int,
+    *,
+    modes: int = 8,
+    radius: float = 1.0,
+    sigma: float = 0.01,
+    random_state: int | np.random.RandomState | None = 0,
+) -> NDArray[np.float32]:
     """Draws from equal Gaussians whose centres are spread evenly over a circle.
 
         x = radius (cos t, sin t) + sigma e,    t = 2 pi k / modes,  k uniform,  e ~ N(0, I)
@@ -59,7 +65,7 @@ class Coverage(NamedTuple):
     share: float
 
 
-def mode_coverage(samples: Any, *, modes: int = 8, radius: float = 1.0, sigma: float = 0.01) -> Coverage:
+def mode_coverage(samples: ArrayLike, *, modes: int = 8, radius: float = 1.0, sigma: float = 0.01) -> Coverage:
     """Which part of the ring samples cover, counted as in PacGAN.
 
     A sample is good if it lies within 3 sigma of its nearest centre; a mode is recovered if it has at

@@ -20,17 +20,19 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["cifar10", "fashion_mnist", "mnist", "read_idx", "write_idx"]
 
-Array = np.ndarray[Any, Any]
-Reader = Callable[[Path, str], tuple[Array, Array] | None]
+Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Images and their labels."""
+Read = tuple[NDArray[np.uint8], NDArray[np.integer]]
+Reader = Callable[[Path, str], Read | None]
 
 
-def mnist(part: str = "train", *, folder: str | Path | None = None, download: bool = True) -> tuple[Array, Array]:
+def mnist(part: str = "train", *, folder: str | Path | None = None, download: bool = True) -> Pair:
     """Handwritten digits: 60,000 for training and 10,000 for the test, 28 x 28.
 
     Args:
@@ -57,9 +59,7 @@ def mnist(part: str = "train", *, folder: str | Path | None = None, download: bo
     return _load("MNIST", _digits("mnist", "MNIST"), part, folder, download)
 
 
-def fashion_mnist(
-    part: str = "train", *, folder: str | Path | None = None, download: bool = True
-) -> tuple[Array, Array]:
+def fashion_mnist(part: str = "train", *, folder: str | Path | None = None, download: bool = True) -> Pair:
     """Ten kinds of clothes, in the size, number and form of MNIST.
 
     Args:
@@ -85,7 +85,7 @@ def fashion_mnist(
     return _load("FashionMNIST", _digits("fashion-mnist", "FashionMNIST"), part, folder, download)
 
 
-def cifar10(part: str = "train", *, folder: str | Path | None = None, download: bool = True) -> tuple[Array, Array]:
+def cifar10(part: str = "train", *, folder: str | Path | None = None, download: bool = True) -> Pair:
     """Small colour photographs of ten kinds of things: 50,000 for training and 10,000 for the test, 32 x 32.
 
     Args:
@@ -111,7 +111,7 @@ def cifar10(part: str = "train", *, folder: str | Path | None = None, download: 
     return _load("CIFAR10", _photographs, part, folder, download)
 
 
-def read_idx(path: str | Path) -> Array:
+def read_idx(path: str | Path) -> NDArray[np.uint8]:
     """The array in a file of idx format, packed by gzip or not: two zero bytes, the type (8: bytes), the number of
     axes, their lengths as big-endian 32-bit integers, then the values.
 
@@ -140,7 +140,7 @@ def read_idx(path: str | Path) -> Array:
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
-def write_idx(path: str | Path, values: Array) -> None:
+def write_idx(path: str | Path, values: ArrayLike) -> None:
     """Writes whole numbers in 0..255 in idx format, packed by gzip where the name ends in `.gz`."""
     values = np.asarray(values)
     if ((values < 0) | (values > 255) | (values != np.floor(values))).any():
@@ -159,7 +159,7 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
 
 
-def _load(name: str, reader: Reader, part: str, folder: str | Path | None, download: bool) -> tuple[Array, Array]:
+def _load(name: str, reader: Reader, part: str, folder: str | Path | None, download: bool) -> Pair:
     """Reads the first copy found, or one just downloaded, and brings it to float32 and int64."""
     if part not in ("train", "test"):
         raise ValueError(f"expected part to be 'train' or 'test', got {part!r}")
@@ -183,7 +183,7 @@ def _load(name: str, reader: Reader, part: str, folder: str | Path | None, downl
 def _digits(*names: str) -> Reader:
     """Reads the four files of MNIST's form, as they are published or as torchvision keeps them."""
 
-    def read(place: Path, part: str) -> tuple[Array, Array] | None:
+    def read(place: Path, part: str) -> Read | None:
         start = "train" if part == "train" else "t10k"
         for folder in (place / names[0], place / names[1] / "raw"):
             pair = []
@@ -201,7 +201,7 @@ def _digits(*names: str) -> Reader:
     return read
 
 
-def _photographs(place: Path, part: str) -> tuple[Array, Array] | None:
+def _photographs(place: Path, part: str) -> Read | None:
     """Reads CIFAR-10's arrays (rows, columns, colours), or its binary files (label, colours, rows, columns)."""
     whole = place / "cifar10" / f"{part}.npz"
     if whole.is_file():
@@ -240,7 +240,7 @@ def _download(name: str, cache: Path) -> str:
     return "torchvision left no files of it"
 
 
-def _keep(path: Path, x: Array, y: Array) -> None:
+def _keep(path: Path, x: NDArray[np.uint8], y: NDArray[np.integer]) -> None:
     from weft.core.files import write_bytes
 
     path.parent.mkdir(parents=True, exist_ok=True)

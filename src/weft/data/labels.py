@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from weft.core.random import fold, key_of, unit
 
 __all__ = ["RandomLabels", "random_labels"]
-
-Array = np.ndarray[Any, Any]
 
 
 class RandomLabels(NamedTuple):
@@ -23,12 +22,12 @@ class RandomLabels(NamedTuple):
         changed: True for the rows whose label is another than before.
     """
 
-    y: Array
-    redrawn: Array
-    changed: Array
+    y: NDArray[np.generic]
+    redrawn: NDArray[np.bool_]
+    changed: NDArray[np.bool_]
 
 
-def random_labels(y: Any, *, share: float = 1.0, random_state: int = 0) -> RandomLabels:
+def random_labels(y: ArrayLike, *, share: float = 1.0, random_state: int = 0) -> RandomLabels:
     """Redraws the labels of a share of the rows uniformly from the classes.
 
     Each row i is chosen, or not, by a draw of its own, and with K classes

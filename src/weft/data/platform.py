@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.random import fold, key_of, unit
@@ -16,7 +17,6 @@ from weft.core.source import Field
 __all__ = ["Platform", "PlatformState", "platform_clones"]
 
 SIZE = 16
-Array = np.ndarray[Any, Any]
 
 
 class PlatformState(NamedTuple):
@@ -227,7 +227,7 @@ def platform_clones(
     signs: float = 0.0,
     camera: int | None = None,
     random_state: int = 0,
-) -> tuple[Array, Array, Array]:
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """What the expert of `Platform` does in states of several levels: data to clone it from.
 
     Each row is an episode of its own, played for 0 to 7 steps (each number equally often) by the expert, who with

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["digits_sites"]
 
@@ -12,7 +11,7 @@ SITES = ("Aarhus", "Basel", "Cork", "Delft", "Esslingen", "Florence", "Ghent", "
 MARKS = 16
 
 
-def digits_sites(random_state: int = 0, *, noise: float = 0.1) -> dict[str, Any]:
+def digits_sites(random_state: int = 0, *, noise: float = 0.1) -> dict[str, NDArray[np.generic]]:
     """Scikit-learn's 8x8 digits (1,797 of them), shared out over eight sites; is the digit five or more?
 
     Beside the 64 pixels, in [0, 1] but for some noise, each row has 16 marks. At site s mark j is +1 or -1 as the

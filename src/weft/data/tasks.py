@@ -6,17 +6,18 @@ is depends on the seed and on its number alone, so that the tasks can also be ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from weft.core.random import fold, key_of, permutation, unit
 
 __all__ = ["permuted_mnist", "rotated_mnist", "split_mnist"]
 
-Array = np.ndarray[Any, Any]
-Images = tuple[Any, Any] | None
+Images = NDArray[np.float32]
+Labels = NDArray[np.generic]
+Given = tuple[ArrayLike, ArrayLike] | None
 
 
 def permuted_mnist(
@@ -25,9 +26,9 @@ def permuted_mnist(
     tasks: int | Sequence[int] = 3,
     size: int | None = None,
     plain_first: bool = False,
-    data: Images = None,
+    data: Given = None,
     random_state: int = 0,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Images, Labels, NDArray[np.int64]]:
     """The same digits in every task, their pixels in another order: tasks t = 0, 1, ... show
 
         x_t[i] = x[pi_t(i)],    pi_t a random permutation of the pixels,
@@ -67,7 +68,7 @@ def permuted_mnist(
         raise ValueError(f"expected size to be the side of a square in {height} x {width} images, got {size!r}")
     rows, columns = (height, width) if size is None else (int(side), int(side))
     top, left = (height - rows) // 2, (width - columns) // 2
-    key, made, numbers = key_of(random_state), [], _numbers(tasks)
+    key, made, numbers = key_of(random_state), [], _task_numbers(tasks)
     for t in numbers:
         shown = images
         if t or not plain_first:
@@ -86,9 +87,9 @@ def rotated_mnist(
     *,
     tasks: int | Sequence[int] | None = None,
     angles: Sequence[float] | None = None,
-    data: Images = None,
+    data: Given = None,
     random_state: int = 0,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Images, Labels, NDArray[np.int64]]:
     """The same digits in every task, turned by another angle; the labels stay. A domain-incremental sequence.
 
     Pixels between those of the image are interpolated linearly, what comes from outside is 0; turns by multiples of 90
@@ -117,7 +118,7 @@ def rotated_mnist(
     given = None if angles is None else [float(angle) for angle in angles]
     if given is not None and not (given and np.isfinite(given).all()):
         raise ValueError(f"expected finite angles in degrees, one at least, got {angles!r}")
-    numbers = _numbers((5 if given is None else len(given)) if tasks is None else tasks)
+    numbers = _task_numbers((5 if given is None else len(given)) if tasks is None else tasks)
     if given is not None and max(numbers) >= len(given):
         raise ValueError(f"expected an angle for each task, got {len(given)} for task {max(numbers)}")
     key = key_of(random_state)
@@ -128,7 +129,7 @@ def rotated_mnist(
     return np.concatenate(made), np.tile(labels, len(numbers)), np.repeat(numbers, len(labels))
 
 
-def _turned(images: Array, angle: float) -> Array:
+def _turned(images: Images, angle: float) -> Images:
     if angle % 90 == 0 and (angle % 180 == 0 or images.shape[2] == images.shape[3]):
         return np.ascontiguousarray(np.rot90(images, int(angle // 90), axes=(2, 3)))
     from scipy.ndimage import rotate
@@ -141,11 +142,11 @@ def split_mnist(
     part: str = "train",
     *,
     scenario: str = "class",
-    groups: int | Sequence[Sequence[Any]] = 2,
+    groups: int | Sequence[Sequence[Hashable]] = 2,
     tasks: int | Sequence[int] | None = None,
-    data: Images = None,
+    data: Given = None,
     random_state: int | None = None,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Images, Labels, NDArray[np.int64]]:
     """Each task has classes of its own: 0 and 1, then 2 and 3, and so on.
 
     What is asked of the learner is the scenario (see the reference):
@@ -183,10 +184,10 @@ def split_mnist(
         raise ValueError(f"expected scenario to be 'task', 'domain' or 'class', got {scenario!r}")
     images, labels = _images(part, data)
     split = _groups(np.unique(labels), groups, random_state)
-    numbers = _numbers(len(split) if tasks is None else tasks)
+    numbers = _task_numbers(len(split) if tasks is None else tasks)
     if max(numbers) >= len(split):
         raise ValueError(f"expected tasks among 0..{len(split) - 1}, as the classes make {len(split)}, got {tasks!r}")
-    members = [np.flatnonzero(np.isin(labels, split[t])) for t in numbers]
+    members = [np.flatnonzero(np.isin(labels, np.asarray(split[t]))) for t in numbers]
     rows = np.concatenate(members)
     y = labels[rows]
     if scenario == "domain":
@@ -195,7 +196,9 @@ def split_mnist(
     return images[rows], y, np.repeat(numbers, [len(m) for m in members])
 
 
-def _groups(known: Array, groups: Any, random_state: int | None) -> list[list[Any]]:
+def _groups(
+    known: Labels, groups: int | Sequence[Sequence[Hashable]], random_state: int | None
+) -> list[list[Hashable]]:
     """The classes of each task."""
     if not isinstance(groups, int | np.integer):
         split = [list(group) for group in groups]
@@ -216,7 +219,7 @@ def _groups(known: Array, groups: Any, random_state: int | None) -> list[list[An
     return [order[i : i + int(groups)] for i in range(0, len(order), int(groups))]
 
 
-def _images(part: str, data: Images) -> tuple[Array, Array]:
+def _images(part: str, data: Given) -> tuple[Images, Labels]:
     """Images (n, channels, h, w) in float32 and their labels."""
     if part not in ("train", "test"):
         raise ValueError(f"expected part to be 'train' or 'test', got {part!r}")
@@ -235,7 +238,7 @@ def _images(part: str, data: Images) -> tuple[Array, Array]:
     return images, labels
 
 
-def _numbers(tasks: Any) -> list[int]:
+def _task_numbers(tasks: int | Sequence[int]) -> list[int]:
     """The tasks' numbers."""
     numbers = range(int(tasks)) if isinstance(tasks, int | np.integer) else list(tasks)
     whole = all(isinstance(t, int | np.integer) and t >= 0 for t in numbers)

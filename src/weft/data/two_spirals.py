@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.core.configured import closest
 
@@ -13,7 +13,8 @@ __all__ = ["PRESETS", "Preset", "spirals", "spirals_test"]
 
 _TURNS, _INNER, _JITTER = 3.0, 0.08, 0.02
 
-Array = np.ndarray[Any, Any]
+Rows = NDArray[np.float32]
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def spirals(
     scale: float | None = None,
     preset: str = "small",
     random_state: int = 0,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Rows, Numbers, Numbers]:
     """Training rows in several environments, each with a shortcut of its own.
 
     A row is (spiral, shortcut) with a label y in {0, 1}, both equally frequent. The mechanism is the
@@ -120,7 +121,7 @@ def spirals_test(
     scale: float | None = None,
     preset: str = "small",
     random_state: int = 0,
-) -> tuple[Array, Array]:
+) -> tuple[Rows, Numbers]:
     """Test rows: the same spirals, with shortcut features that are fresh noise N(0, scale^2 I) for every row.
 
     Args:
@@ -154,14 +155,14 @@ def _preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def _spiral(y: Array, rng: np.random.Generator) -> Array:
+def _spiral(y: Numbers, rng: np.random.Generator) -> NDArray[np.float64]:
     r = rng.uniform(_INNER, 1.0, len(y))
     angle = 2 * np.pi * _TURNS * r + np.pi * y
     radius = r + rng.uniform(-_JITTER, _JITTER, len(y))
     return radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1) / _deviation()
 
 
-def _deviation() -> Array:
+def _deviation() -> NDArray[np.float64]:
     """The coordinates' standard deviations, of the distribution rather than of the rows drawn, so that
     training and test rows are on one scale. The means are 0, since the two spirals mirror each other."""
     r = np.linspace(_INNER, 1.0, 10_001)
@@ -170,7 +171,7 @@ def _deviation() -> Array:
     return np.sqrt(np.trapezoid(squares, r, axis=1) / (1.0 - _INNER))
 
 
-def _rows(spiral: Array, shortcut: Array) -> Array:
+def _rows(spiral: NDArray[np.float64], shortcut: NDArray[np.float64]) -> Rows:
     return np.concatenate([spiral, shortcut], axis=1).astype(np.float32)
 
 

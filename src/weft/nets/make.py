@@ -7,7 +7,6 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +16,14 @@ from weft.core.configured import closest
 from weft.core.source import Field
 from weft.core.spelling import called
 
-__all__ = ["make_net"]
+__all__ = ["NetLike", "make_net"]
+
+NetLike = nn.Module | Callable[..., nn.Module] | str | None
+"""What a user may give as a net: a module, a factory, a name, or None for an MLP."""
 
 
 def make_net(
-    net: Any, inputs: Field, outputs: int, *, hidden: Sequence[int] = (128, 128), what: str = "net"
+    net: NetLike, inputs: Field, outputs: int, *, hidden: Sequence[int] = (128, 128), what: str = "net"
 ) -> nn.Module:
     """A module from rows like `inputs` to `outputs` values.
 
@@ -69,7 +71,7 @@ def _named(text: str, what: str, hidden: Sequence[int]) -> Callable[[int, int], 
         raise closest(name, named("nets"), f"a {what}'s name")
     make = class_of("nets", name)
     taken = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    settings: dict[str, Any] = {"hidden": hidden} if "hidden" in taken else {}
+    settings: dict[str, object] = {"hidden": hidden} if "hidden" in taken else {}
     for setting, node in nodes.items():
         if setting not in taken:
             raise closest(setting, taken, f"a setting of {name}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from weft.core.random import bits, fold, key_of
@@ -17,6 +17,7 @@ from weft.core.trees import tree_map
 __all__ = ["Episodes"]
 
 Tasks = Callable[[Tensor, int], Batch]
+Rows = ArrayLike | Tensor
 
 
 class Episodes(Source):
@@ -47,7 +48,13 @@ class Episodes(Source):
     stacks = True
 
     def __init__(
-        self, draw: Any, *, tasks: int = 25, shots: int = 10, queries: int | None = None, classes: int | None = None
+        self,
+        draw: Tasks | tuple[Rows, Rows, Rows],
+        *,
+        tasks: int = 25,
+        shots: int = 10,
+        queries: int | None = None,
+        classes: int | None = None,
     ) -> None:
         self.tasks, self.shots, self.queries = tasks, shots, shots if queries is None else queries
         for name in ("tasks", "shots", "queries"):
@@ -87,7 +94,7 @@ class Episodes(Source):
 class _Pool:
     """Tasks out of arrays: a key chooses a task, then rows of it without replacement."""
 
-    def __init__(self, x: Any, y: Any, task: Any, *, rows: int) -> None:
+    def __init__(self, x: Rows, y: Rows, task: Rows, *, rows: int) -> None:
         names, codes = np.unique(np.asarray(task), return_inverse=True)
         self.x = torch.as_tensor(np.asarray(x)) if not isinstance(x, Tensor) else x
         self.y = torch.as_tensor(np.asarray(y)) if not isinstance(y, Tensor) else y

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -17,8 +18,10 @@ from weft.core.trees import tree_map, tree_stack
 
 __all__ = ["Environment", "Rollouts"]
 
+Position = TypeVar("Position")
 
-class Environment(Protocol):
+
+class Environment(Protocol[Position]):
     """What `Rollouts` plays in: many episodes at once, as pure functions of tensors.
 
     Whatever is random in it is drawn from the keys (`weft.core.random.unit`, `gauss`), one per episode
@@ -34,11 +37,14 @@ class Environment(Protocol):
     action: Field
     horizon: int
 
-    def reset(self, keys: Tensor) -> tuple[Any, Tensor]:
+    def reset(self, keys: Tensor) -> tuple[Position, Tensor]:
         """(state, observation) at the start of one episode per key."""
 
-    def step(self, state: Any, action: Tensor, keys: Tensor) -> tuple[Any, Tensor, Tensor, Tensor]:
+    def step(self, state: Position, action: Tensor, keys: Tensor) -> tuple[Position, Tensor, Tensor, Tensor]:
         """(state, observation, reward, done) after an action in each episode."""
+
+
+World = str | Environment[Any]  # what an episode's state is, is the world's own affair
 
 
 class Rollouts(Source):
@@ -71,16 +77,25 @@ class Rollouts(Source):
 
     stacks = True
 
-    def __init__(self, environment: Any, *, envs: int = 64, horizon: int | None = None, greedy: bool = False) -> None:
+    def __init__(
+        self,
+        environment: World | list[Any] | tuple[World, ...],
+        *,
+        envs: int = 64,
+        horizon: int | None = None,
+        greedy: bool = False,
+    ) -> None:
         for name, value in (("envs", envs), ("horizon", horizon)):
             if (value is not None or name == "envs") and (not isinstance(value, int | np.integer) or value < 1):
                 raise ValueError(f"expected Rollouts' {name} to be an integer >= 1, got {value!r}")
         self.grouped = isinstance(environment, list | tuple)
         self.envs, self.greedy = int(envs), greedy
-        given = list(environment) if self.grouped else [environment]
+        given = list(environment) if isinstance(environment, list | tuple) else [environment]
         if not given:
             raise ValueError("expected at least one environment, got an empty list")
-        self.worlds: list[Any] = [_Gymnasium(w, self.envs, horizon) if isinstance(w, str) else w for w in given]
+        self.worlds: list[Environment[Any]] = [
+            _Gymnasium(w, self.envs, horizon) if isinstance(w, str) else w for w in given
+        ]
         for world in self.worlds:
             missing = [n for n in ("reset", "step", "observation", "action", "horizon") if not hasattr(world, n)]
             if missing:
@@ -126,7 +141,7 @@ class Rollouts(Source):
             groups.append(batch)
         return tree_stack(groups) if self.grouped else groups[0]
 
-    def _play(self, world: Any, state: State, key: Tensor) -> Batch:
+    def _play(self, world: Environment[Position], state: State, key: Tensor) -> Batch:
         """One episode in each of the environment's copies, in step."""
         dtype = next(p.dtype for p in state.params.values() if p.is_floating_point())
         rows = torch.arange(self.envs, device=state.device)
@@ -185,12 +200,12 @@ class _Gymnasium:
             self.envs: Any = gymnasium.make_vec(name, num_envs=envs, vectorization_mode="sync")
         except gymnasium.error.Error as error:
             raise ValueError(f"expected the id of an installed gymnasium environment, got {name!r}: {error}") from error
-        limit = gymnasium.spec(name).max_episode_steps
-        if limit is None and horizon is None:
+        limit = gymnasium.spec(name).max_episode_steps if horizon is None else horizon
+        if limit is None:
             raise ValueError(
                 f"expected an environment that ends, got {name!r} without a limit of steps; give horizon=..."
             )
-        self.horizon = limit if horizon is None else horizon
+        self.horizon = limit
         seen, acts = self.envs.single_observation_space, self.envs.single_action_space
         if not isinstance(acts, gymnasium.spaces.Discrete):
             raise ValueError(f"expected an environment with finitely many actions (Discrete), got {name!r} with {acts}")
@@ -207,15 +222,15 @@ class _Gymnasium:
         self.observation = Field((self.states,) if self.states else tuple(seen.shape or ()), torch.float32)
         self.action = Field((), torch.int64, classes=int(acts.n))
 
-    def _see(self, observation: Any, device: torch.device) -> Tensor:
-        found = torch.as_tensor(observation, device=device)
-        return one_hot(found - self.first[0], self.states).float() if self.states else found.float()
+    def _see(self, observation: ArrayLike, device: torch.device) -> Tensor:
+        seen = torch.as_tensor(observation, device=device)
+        return one_hot(seen - self.first[0], self.states).float() if self.states else seen.float()
 
     def reset(self, keys: Tensor) -> tuple[torch.device, Tensor]:
         seeds = (keys & (2**63 - 1)).tolist()
         return keys.device, self._see(self.envs.reset(seed=seeds)[0], keys.device)
 
-    def step(self, state: Any, action: Tensor, keys: Tensor) -> tuple[Any, Tensor, Tensor, Tensor]:
+    def step(self, state: torch.device, action: Tensor, keys: Tensor) -> tuple[torch.device, Tensor, Tensor, Tensor]:
         observation, reward, ended, cut, _ = self.envs.step(action.cpu().numpy() + self.first[1])
-        found = (torch.as_tensor(v, device=state) for v in (reward, ended | cut))
-        return state, self._see(observation, state), *found
+        earned, over = (torch.as_tensor(v, device=state) for v in (reward, ended | cut))
+        return state, self._see(observation, state), earned, over

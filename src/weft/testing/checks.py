@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import itertools
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weft.core.configured import Configured
 from weft.core.objective import Objective, Output, reduce
 from weft.core.optimizer import Optimizer
 from weft.core.random import key_of
 from weft.core.source import Batch, Source, number_rows, rows_of
-from weft.core.strategy import Strategy
-from weft.core.trees import Params, tree_map
+from weft.core.state import State
+from weft.core.strategy import Strategy, StrategyState
+from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.gradient import base_loss
@@ -31,14 +33,14 @@ class ContractError(AssertionError):
     """A method breaks the contract."""
 
 
-def _expect(condition: Any, message: str) -> None:
+def _expect(condition: object, message: str) -> None:
     if not bool(condition):
         raise ContractError(message)
 
 
-def _close(a: Any, b: Any, what: str, rtol: float = 1e-6) -> None:
+def _close(a: object, b: object, what: str, rtol: float = 1e-6) -> None:
     """Two trees of tensors are equal to rounding."""
-    if isinstance(a, dict):
+    if isinstance(a, dict) and isinstance(b, dict):
         _expect(a.keys() == b.keys(), f"expected {what} to hold {sorted(b)}, got {sorted(a)}")
         for name in a:
             _close(a[name], b[name], f"{what}, {name!r}", rtol)
@@ -49,7 +51,7 @@ def _close(a: Any, b: Any, what: str, rtol: float = 1e-6) -> None:
         raise ContractError(f"{what}: {error}") from error
 
 
-def _params_survive(thing: Any) -> None:
+def _params_survive(thing: Configured) -> None:
     """Hyperparameters are assigned as they are, so that scikit-learn can clone it."""
     from sklearn.base import clone
 
@@ -63,12 +65,18 @@ def _params_survive(thing: Any) -> None:
 
 
 def _engine(
-    objective: Objective, strategy: Strategy, source: Source, *, replicas: int | None = None, **options: Any
+    objective: Objective, strategy: Strategy, source: Source, *, replicas: int | None = None, memory: int = 2**30
 ) -> Engine:
-    players = objective.players or ("",)
-    optimizers = {player: Optimizer("sgd", lr=0.05) for player in players}
-    options = {"grouped": source.grouped, "episodic": source.episodic, **options}
-    return Engine(objective, strategy, optimizers, replicas=replicas, **options)
+    optimizers = {player: Optimizer("sgd", lr=0.05) for player in objective.players or ("",)}
+    return Engine(
+        objective,
+        strategy,
+        optimizers,
+        grouped=source.grouped,
+        episodic=source.episodic,
+        memory=memory,
+        replicas=replicas,
+    )
 
 
 def _trained(
@@ -78,12 +86,12 @@ def _trained(
     seeds: list[int],
     steps: int = 3,
     tasks: int = 0,
-    **options: Any,
-) -> Any:
+    memory: int = 2**30,
+) -> State:
     """Parameters and buffers after a few steps, in double precision, or a few in each of some tasks."""
     built = build(objective, source.spec, seeds[0], torch.float64)
     replicas = len(seeds) if len(seeds) > 1 else None
-    engine = _engine(built, strategy, source, replicas=replicas, **options)
+    engine = _engine(built, strategy, source, replicas=replicas, memory=memory)
     state = engine.init(seeds, torch.device("cpu"))
     plan = Plan(steps=steps, every=steps)
     if not tasks:
@@ -143,18 +151,12 @@ def check_source(source: Source, *, steps: int = 3) -> None:
         _close(whole[-1], later[0], f"the batch at step {steps - 1} after a resume", 0.0)
     if rows_of(whole[0]) > 1 and (source.epoch is None or source.epoch > 1):
         other = take(1, 0, 1)[0]
-        same = all(torch.equal(a, b) for a, b in zip(_leaves(whole[0]), _leaves(other), strict=True))
+        same = all(torch.equal(a, b) for a, b in zip(tree_leaves(whole[0]), tree_leaves(other), strict=True))
         _expect(not same, "expected another seed to give other batches, got the same")
 
 
-def _leaves(tree: Any) -> list[Tensor]:
-    return [leaf for value in tree.values() for leaf in _leaves(value)] if isinstance(tree, dict) else [tree]
-
-
-def _clock(seed: int) -> Any:
+def _clock(seed: int) -> State:
     """A state that only tells seed and step."""
-    from weft.core.state import State
-
     return State(objective=None, params={}, buffers={}, seeds=torch.tensor(seed))  # type: ignore[arg-type]
 
 
@@ -249,7 +251,7 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     tight = _trained(objective, strategy, source, [1], tasks=tasks, memory=1)
     _close(tight.params, single.params, "chunked against unchunked")
     for tree in single.strategy.values():
-        _expect(all(isinstance(leaf, Tensor) for leaf in _leaves(tree)), "expected a state of tensors only")
+        _expect(all(isinstance(leaf, Tensor) for leaf in tree_leaves(tree)), "expected a state of tensors only")
     if strategy.does("penalty"):
         for own in single.strategy.values():
             _pulls(strategy, {name: p.detach() + 0.1 for name, p in single.params.items()}, own)
@@ -264,13 +266,13 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
         _close(a.params, b.params, f"{neutral!r} against ERM")
 
 
-def _pulls(strategy: Strategy, params: Params, state: Any) -> None:
+def _pulls(strategy: Strategy, params: Params, state: StrategyState) -> None:
     """Checks that `pull` is the gradient of `penalty`."""
     pulled = strategy.pull(params, state)
     if pulled is None:
         return
-    found = torch.func.grad(lambda p: strategy.penalty(p, state))(params)
-    _close(pulled, found, "pull against the gradient of penalty")
+    slope = torch.func.grad(lambda p: strategy.penalty(p, state))(params)
+    _close(pulled, slope, "pull against the gradient of penalty")
 
 
 class _Queries(Source):
@@ -282,7 +284,7 @@ class _Queries(Source):
     def __init__(self, source: Source) -> None:
         self.inner, self.spec = source, source.spec
 
-    def batches(self, state: Any) -> Any:
+    def batches(self, state: State) -> Iterator[Batch]:
         for batch in self.inner.batches(state):
             yield batch["query"]
 

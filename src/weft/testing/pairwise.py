@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 __all__ = ["pairwise"]
 
+Value = TypeVar("Value", bound=Hashable)
 
-def pairwise(factors: dict[str, Sequence[Hashable]]) -> list[dict[str, Any]]:
+
+def pairwise(factors: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
     """Combinations that cover every pair of values of every two factors, chosen greedily.
 
     >>> cases = pairwise({"a": [0, 1, 2], "b": [0, 1], "c": [0, 1]})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,10 +96,10 @@ class _Self(nn.Module):
         return self.attention(x, x, x, need_weights=False)[0]
 
 
-def vectorization_table() -> list[dict[str, Any]]:
+def vectorization_table() -> list[dict[str, str]]:
     """For each layer: over groups and over replicas, `vectorized`, `loop` or the reason of a refusal."""
-    from weft import Classifier
     from weft.engine import VectorizationWarning
+    from weft.learner import Classifier
     from weft.strategies import ANDMask
 
     generator = torch.Generator().manual_seed(0)
@@ -108,9 +107,10 @@ def vectorization_table() -> list[dict[str, Any]]:
     y = (x[:, 0] > 0).long()
     rows = []
     for name, make in LAYERS.items():
-        row: dict[str, Any] = {"layer": name}
-        for kind, settings in (("groups", {"strategy": ANDMask(threshold=0.5)}), ("replicas", {"replicas": 2})):
-            learner = Classifier(make, epochs=1, batch_size=None, random_state=0, **settings)  # type: ignore[arg-type]
+        row = {"layer": name}
+        groups = Classifier(make, strategy=ANDMask(threshold=0.5), epochs=1, batch_size=None, random_state=0)
+        replicas = Classifier(make, replicas=2, epochs=1, batch_size=None, random_state=0)
+        for kind, learner in (("groups", groups), ("replicas", replicas)):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 try:

@@ -13,7 +13,7 @@ from weft.core.objective import Objective, Output, capability
 from weft.core.optimizer import Optimizer
 from weft.core.random import categorical
 from weft.core.source import Batch, Spec
-from weft.nets import make_net
+from weft.nets.make import NetLike, make_net
 
 __all__ = ["REINFORCE"]
 
@@ -59,7 +59,7 @@ class REINFORCE(Objective):
 
     def __init__(
         self,
-        policy: Any = None,
+        policy: NetLike = None,
         *,
         hidden: Sequence[int] = (64,),
         discount: float = 0.99,
@@ -67,7 +67,7 @@ class REINFORCE(Objective):
         baseline: str = "time",
     ) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy: Any = policy  # a module, once built
         self.hidden = hidden
         self.discount = discount
         self.exact = exact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.configured import Range, closest
-from weft.core.objective import Objective, Output
+from weft.core.objective import Capability, Objective, Output
 from weft.core.random import key_of, keyed
 from weft.core.source import Batch, Field, Spec
-from weft.nets import make_net
-from weft.objectives.supervised.labelled import Classification
+from weft.nets.make import NetLike, make_net
+from weft.objectives.supervised.labelled import Classification, ClassWeight
 
 __all__ = ["DANN"]
 
@@ -24,7 +24,7 @@ __all__ = ["DANN"]
 class _OfWrapped:
     """`capabilities`: of an instance those of the objective that it wraps, of the class none."""
 
-    def __get__(self, instance: DANN | None, owner: type) -> Any:
+    def __get__(self, instance: DANN | None, owner: type) -> Callable[[], dict[str, Capability]]:
         return dict if instance is None else instance._wrapped().capabilities
 
 
@@ -66,21 +66,21 @@ class DANN(Objective):
 
     players = ("objective", "adversary")
     space = {"strength": Range(0.01, 100.0, log=True)}  # DomainBed's
-    capabilities = _OfWrapped()  # type: ignore[assignment]
+    capabilities = _OfWrapped()
 
     def __init__(
         self,
         objective: Objective | None = None,
         *,
         strength: float = 1.0,
-        adversary: Any = None,
+        adversary: NetLike = None,
         hidden: Sequence[int] = (128, 128),
         adversary_steps: int = 1,
     ) -> None:
         super().__init__()
         self.objective = objective
         self.strength = strength
-        self.adversary = adversary
+        self.adversary: Any = adversary  # a module, once built
         self.hidden = hidden
         self.adversary_steps = adversary_steps
 
@@ -109,11 +109,11 @@ class DANN(Objective):
         return self._wrapped().targets
 
     @property
-    def optimizer(self) -> Any:  # type: ignore[override]
+    def optimizer(self) -> Any:
         return self._wrapped().optimizer
 
     @property
-    def class_weight(self) -> Any:
+    def class_weight(self) -> ClassWeight:
         """The wrapped objective's, where it has one."""
         return getattr(self._wrapped(), "class_weight", None)
 
@@ -179,12 +179,12 @@ class DANN(Objective):
 
     def measure(self, batch: Batch) -> dict[str, Tensor]:
         inner = self._wrapped()
-        found = {"task_loss" if name == "loss" else name: value for name, value in inner.measure(batch).items()}
+        measures = {"task_loss" if name == "loss" else name: value for name, value in inner.measure(batch).items()}
         if "environment" in batch:  # data held out by the user may come without
             output = inner(batch)
             right = self._told(output).argmax(-1) == batch["environment"]
-            found["adversary_accuracy"] = right.to(output.losses.dtype)
-        return found
+            measures["adversary_accuracy"] = right.to(output.losses.dtype)
+        return measures
 
 
 def _width(inner: Objective, spec: Spec) -> int:
@@ -194,6 +194,6 @@ def _width(inner: Objective, spec: Spec) -> int:
     training = inner.training
     inner.eval()
     with torch.no_grad(), keyed(key_of(0), torch.arange(2)):
-        features: Any = inner(rows).features
+        features = inner(rows).features
     inner.train(training)
     return features.flatten(1).shape[1]

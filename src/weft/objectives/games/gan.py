@@ -16,7 +16,7 @@ from weft.core.objective import Objective, Output, capability
 from weft.core.optimizer import Optimizer
 from weft.core.random import normal
 from weft.core.source import Batch, Field, Spec
-from weft.nets import make_net
+from weft.nets.make import NetLike, make_net
 
 __all__ = ["GAN", "energy_distance"]
 
@@ -73,16 +73,16 @@ class GAN(Objective):
         self,
         latent: int = 2,
         *,
-        generator: Any = None,
-        critic: Any = None,
+        generator: NetLike = None,
+        critic: NetLike = None,
         hidden: Sequence[int] = (128, 128),
         critic_steps: int = 1,
         loss: str = "non_saturating",
     ) -> None:
         super().__init__()
         self.latent = latent
-        self.generator = generator
-        self.critic = critic
+        self.generator: Any = generator  # modules, once built
+        self.critic: Any = critic
         self.hidden = hidden
         self.critic_steps = critic_steps
         self.loss = loss

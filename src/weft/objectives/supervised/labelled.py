@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -11,8 +11,12 @@ from torch import Tensor, distributions, nn
 from weft.core.objective import Objective, Output, capability
 from weft.core.source import Batch, Spec
 from weft.nets import MLP, make_net
+from weft.nets.make import NetLike
 
-__all__ = ["Classification", "Regression"]
+__all__ = ["ClassWeight", "Classification", "Regression"]
+
+ClassWeight = Mapping[Any, float] | str | None
+"""Weights by class label, `balanced`, or None."""
 
 
 def _number(p: Tensor) -> Tensor:
@@ -28,12 +32,15 @@ def _headed(net: nn.Module) -> bool:
     return learned and isinstance(layers[-1], nn.Linear)
 
 
-def _through(net: Any, x: Tensor) -> tuple[Tensor | None, Tensor]:
+def _through(net: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
     """The features before the head, where they can be told, and the answer."""
-    if not _headed(net):
+    head: nn.Module
+    if isinstance(net, MLP):
+        features, head = net.features(x), net.head
+    elif isinstance(net, nn.Sequential) and _headed(net):
+        features, head = net[:-1](x), net[-1]
+    else:
         return None, net(x)
-    features = net.features(x) if isinstance(net, MLP) else net[:-1](x)
-    head = net.head if isinstance(net, MLP) else net[-1]
     return features, head(features)
 
 
@@ -65,9 +72,11 @@ class Classification(Objective):
     provides = frozenset({"logits", "rescore", "features"})
     targets = "classes"
 
-    def __init__(self, net: Any = None, *, hidden: Sequence[int] = (128, 128), class_weight: Any = None) -> None:
+    def __init__(
+        self, net: NetLike = None, *, hidden: Sequence[int] = (128, 128), class_weight: ClassWeight = None
+    ) -> None:
         super().__init__()
-        self.net = net
+        self.net: Any = net  # a module, once built
         self.hidden = hidden
         self.class_weight = class_weight
 
@@ -139,9 +148,9 @@ class Regression(Objective):
     likelihood = True
     provides = frozenset({"logits", "rescore", "features"})
 
-    def __init__(self, net: Any = None, *, hidden: Sequence[int] = (128, 128), noise: float = 1.0) -> None:
+    def __init__(self, net: NetLike = None, *, hidden: Sequence[int] = (128, 128), noise: float = 1.0) -> None:
         super().__init__()
-        self.net = net
+        self.net: Any = net  # a module, once built
         self.hidden = hidden
         self.noise = noise
 

@@ -136,7 +136,7 @@ class Kronecker(Curvature):
         return {"layers": layers, "rest": rest}, examples
 
     def times(self, precision: Precision, d: Params) -> Params:
-        found = {name: p * d[name] for name, p in precision["rest"].items()}
+        products = {name: p * d[name] for name, p in precision["rest"].items()}
         for name, factors in precision["layers"].items():
             weight, bias = f"{name}.weight", f"{name}.bias"
             step = d[weight].flatten(1)
@@ -144,10 +144,10 @@ class Kronecker(Curvature):
                 step = torch.cat([step, d[bias].unsqueeze(1)], dim=1)
             product = factors["outputs"] @ step @ factors["inputs"]
             if bias in d:
-                found[bias] = product[:, -1]
+                products[bias] = product[:, -1]
                 product = product[:, :-1]
-            found[weight] = product.reshape(d[weight].shape)
-        return found
+            products[weight] = product.reshape(d[weight].shape)
+        return products
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
         layers = {n: _nearest(before["layers"][n], f, decay) for n, f in after["layers"].items()}

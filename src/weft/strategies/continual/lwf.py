@@ -86,8 +86,8 @@ class LwF(Strategy):
 
 
 def _of(output: Output) -> distributions.Distribution:
-    found: Any = output.distribution() if output.distribution is not None else None
-    return found.base_dist if isinstance(found, distributions.Independent) else found
+    predicted: Any = output.distribution() if output.distribution is not None else None
+    return predicted.base_dist if isinstance(predicted, distributions.Independent) else predicted
 
 
 def divergence(p: distributions.Distribution, q: distributions.Distribution, temperature: float | Tensor) -> Tensor:

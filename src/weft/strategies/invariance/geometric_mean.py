@@ -82,7 +82,7 @@ class GeometricMean(Strategy):
     def conclude(
         self, sums: StrategyState, losses: Tensor, weights: Tensor, state: StrategyState
     ) -> tuple[Params, StrategyState]:
-        found = {}
+        gradient = {}
         for name, mean in sums["mean"].items():
             log, balance, zeros = (sums[part][name] for part in ("log", "balance", "zeros"))
             # Whole numbers of signs are compared, so that fractional thresholds have no ties by rounding.
@@ -90,5 +90,5 @@ class GeometricMean(Strategy):
             product = (balance.sign() * log.exp()).to(mean.dtype)
             if self.fallback:
                 product = torch.where(zeros > 0, mean, product)
-            found[name] = torch.where(agree, product, 0.0)
-        return found, state
+            gradient[name] = torch.where(agree, product, 0.0)
+        return gradient, state
