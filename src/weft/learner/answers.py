@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, Self
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of
+from weft.core.source import Batch
+from weft.core.strategy import Strategy
+from weft.learner.reading import Reader, as_array, as_tensor
+from weft.learner.settings import DTYPES, as_strategy
 from weft.learner.training import Run, Training
 
-__all__ = ["answering", "ask", "draw", "module_of"]
+__all__ = ["Answers"]
 
 _ROWS = 8192  # rows at a time when a capability is asked
 
 
-def answering(training: Training, best: int | None) -> list[Run]:
+def _answering(training: Training, best: int | None) -> list[Run]:
     """The replicas that answer: all that did not diverge; after a sweep, the best."""
     every = training.every
     if best is not None:
@@ -31,7 +43,7 @@ def answering(training: Training, best: int | None) -> list[Run]:
     return sound
 
 
-def ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
+def _ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
     """A capability that works row by row, merged over the runs."""
     mark = runs[0].engine.objective.capabilities()[name]
     if mark.merge == "refuse" and len(runs) > 1:
@@ -54,7 +66,7 @@ def ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
     return _as_numpy(torch.cat(parts))
 
 
-def draw(runs: list[Run], n: int) -> NDArray[Any]:
+def _draw(runs: list[Run], n: int) -> NDArray[Any]:
     """Samples, shared out among the runs."""
     edges = [k * n // len(runs) for k in range(len(runs) + 1)]
     drawn = []
@@ -71,7 +83,7 @@ def _as_numpy(answer: Tensor) -> NDArray[Any]:
     return array
 
 
-def module_of(run: Run) -> Objective:
+def _module_of(run: Run) -> Objective:
     """A copy of the objective that holds what a run has learned; what was not trained is marked as frozen."""
     engine, state = run
     module = copy.deepcopy(engine.objective).to(state.device)
@@ -83,3 +95,176 @@ def module_of(run: Run) -> Objective:
         for name, buffer in module.named_buffers():
             buffer.copy_(state.buffers[name])
     return module.eval()
+
+
+def _offered(name: str) -> Callable[[Answers], bool]:
+    """For `available_if`: whether the objective has this capability."""
+
+    def check(self: Answers) -> bool:
+        objective = self._objective()
+        if name not in objective.capabilities():
+            raise AttributeError(f"{type(self).__name__} has no {name!r}: {type(objective).__name__} does not offer it")
+        return True
+
+    return check
+
+
+def _adapts(self: Answers) -> bool:
+    if not as_strategy(self.strategy).does("adapt"):
+        raise AttributeError(f"{type(self).__name__} has no 'adapt': expected a strategy that adapts, such as MAML()")
+    return True
+
+
+class Answers(BaseEstimator):
+    """What a Learner answers once it is fitted, by the capabilities of its objective."""
+
+    strategy: Strategy | str | None
+    replicas: int | dict[str, Sequence[Any]] | None
+    dtype: str
+    training_: Training
+    objective_: Objective
+    classes_: NDArray[Any]
+    seeds_: list[int]
+
+    def _objective(self) -> Objective:
+        """What is learned."""
+        raise NotImplementedError
+
+    def replica(self, k: int) -> Self:
+        """One replica as a fitted Learner of its own."""
+        raise NotImplementedError
+
+    @property
+    def best_replica_(self) -> int:
+        """The replica with the best progress measure (on validation, where there is one)."""
+        values = [
+            run.best["value"].reshape(-1).tolist() if run.best else [math.inf] * (run.replicas or 1)
+            for _, run in self.training_.runs
+        ]
+        return int(np.argmin([math.inf if math.isnan(v) else v for part in values for v in part]))
+
+    def read(self, X: Any, y: Any = None, *, environment: Any = None) -> dict[str, Any]:
+        """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""
+        return self._reader().read(X, y, environment)
+
+    def _reader(self) -> Reader:
+        check_is_fitted(self)
+        return Reader(self, self.objective_, DTYPES[self.dtype], self.training_.spec)
+
+    def trained_module(self, k: int | None = None) -> Objective:
+        """The trained objective, an `nn.Module` apart from the learner; its `net` is the net, where it has one.
+
+        Args:
+            k: which replica; None for the only one, or after a sweep the best.
+        """
+        check_is_fitted(self)
+        every = self.training_.every
+        if k is None and len(every) > 1 and not isinstance(self.replicas, dict):
+            raise ValueError(
+                f"expected the number of one of {len(every)} replicas, got None; trained_module(0) is the first"
+            )
+        k = (self.best_replica_ if isinstance(self.replicas, dict) else 0) if k is None else k
+        if not -len(every) <= k < len(every):
+            raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
+        return _module_of(every[k])
+
+    def _ask(self, name: str, rows: Tensor) -> NDArray[Any]:
+        return _ask(self._answering(), name, rows)
+
+    def _answering(self) -> list[Run]:
+        return _answering(self.training_, self.best_replica_ if isinstance(self.replicas, dict) else None)
+
+    def _inputs(self, X: Any) -> Tensor:
+        return self._reader().inputs(X)
+
+    @available_if(_offered("predict"))
+    def predict(self, X: Any) -> NDArray[Any]:
+        """What the objective predicts for each row: a label or a value."""
+        answer = self._ask("predict", self._inputs(X))
+        if self.objective_.targets == "classes":
+            labels: NDArray[Any] = self.classes_[answer]
+            return labels
+        return answer if isinstance(X, Tensor) else answer.astype(np.float64)  # as scikit-learn's regressors answer
+
+    @available_if(_offered("predict_proba"))
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Class probabilities, one column per entry of `classes_`, averaged over replicas."""
+        return self._ask("predict_proba", self._inputs(X))
+
+    @available_if(_offered("log_prob"))
+    def log_prob(self, X: Any) -> NDArray[Any]:
+        """The log-density of each row; over replicas, of their mixture."""
+        return self._ask("log_prob", self._inputs(X))
+
+    @available_if(_offered("transform"))
+    def transform(self, X: Any) -> NDArray[Any]:
+        """The representation of each row."""
+        return self._ask("transform", self._inputs(X))
+
+    @available_if(_offered("inverse_transform"))
+    def inverse_transform(self, Z: Any) -> NDArray[Any]:
+        """Rows from representations."""
+        check_is_fitted(self)
+        return self._ask("inverse_transform", as_tensor(Z, DTYPES[self.dtype]))
+
+    @available_if(_offered("act"))
+    def act(self, observation: Any) -> NDArray[Any]:
+        """The action for an observation, or for rows of observations."""
+        check_is_fitted(self)
+        rows = as_tensor(observation, DTYPES[self.dtype])
+        one = rows.dim() == len(self.training_.spec[self.objective_.fields[0]].shape)
+        answer = self._ask("act", rows.unsqueeze(0) if one else rows)
+        return answer[0] if one else answer
+
+    @available_if(_offered("sample"))
+    def sample(self, n: int = 1) -> NDArray[Any]:
+        """Draws rows; replicas share them out."""
+        check_is_fitted(self)
+        if not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"expected a positive number of samples, got {n!r}")
+        return _draw(self._answering(), int(n))
+
+    @available_if(_adapts)
+    def adapt(self, X: Any, y: Any = None) -> Self:
+        """A Learner adapted to a few examples by the strategy's inner loop."""
+        check_is_fitted(self)
+        if isinstance(self.replicas, dict):
+            return self.replica(self.best_replica_).adapt(X, y)
+        data = self.read(X, y)
+        device = self.training_.runs[0].state.device
+        batch: Batch = {name: data[name].to(device) for name in ("x", "y") if name in data}
+        adapted = copy.copy(self)
+        runs = [run for k in range(len(self.seeds_)) for run in self.replica(k).training_.runs]
+        for engine, state in runs:
+            state.params = engine.adapt(state, batch)
+            engine.prepare(state)
+        adapted.training_ = replace(self.training_, runs=runs)
+        return adapted
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy for classes, R squared for values, mean log-density for densities."""
+        objective = self._objective()
+        offered = objective.capabilities()
+        if "predict" in offered and y is not None:
+            rate = accuracy_score if objective.targets == "classes" else r2_score
+            return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
+        if "log_prob" in offered:
+            return float(np.average(self.log_prob(X), weights=sample_weight))
+        raise AttributeError(f"{type(objective).__name__} has no score: expected predict (with y) or log_prob")
+
+    def replica_scores(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.float64]:
+        """The score of each replica by itself, as `score` takes it; NaN where one has diverged.
+
+        Example:
+            >>> from sklearn.datasets import load_iris
+            >>> from weft import Classifier
+            >>> X, y = load_iris(return_X_y=True)
+            >>> Classifier(replicas=3, epochs=1, random_state=0).fit(X, y).replica_scores(X, y).shape
+            (3,)
+        """
+        check_is_fitted(self)
+        scores = [
+            math.nan if diverged else self.replica(k).score(X, y, sample_weight)
+            for k, diverged in enumerate(self.training_.diverged)
+        ]
+        return np.array(scores)

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
-from sklearn.metrics import accuracy_score, r2_score
+from sklearn.base import clone
 from sklearn.utils import ClassifierTags, RegressorTags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from weft.core.configured import closest
 from weft.core.objective import Objective
 from weft.core.optimizer import as_optimizer
-from weft.core.source import Batch, Source
+from weft.core.source import Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.engine import Diverged
 from weft.engine.loop import History, Plan, progress_of
-from weft.learner.answers import answering, ask, draw, module_of
+from weft.learner.answers import Answers
 from weft.learner.folder import Folder, save
-from weft.learner.reading import Reader, as_array, as_tensor, names_of_rows, take, unpack
+from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
 from weft.learner.runs import copied, go_on, records, replica_settings, solve_all, start, train_all
 from weft.learner.settings import (
-    DTYPES,
     Settings,
     as_device,
     as_objective,
@@ -46,25 +39,7 @@ from weft.learner.training import Phase, Run, Training
 __all__ = ["Learner"]
 
 
-def _offered(name: str) -> Callable[[Learner], bool]:
-    """For `available_if`: whether the objective has this capability."""
-
-    def check(self: Learner) -> bool:
-        objective = self._objective()
-        if name not in objective.capabilities():
-            raise AttributeError(f"{type(self).__name__} has no {name!r}: {type(objective).__name__} does not offer it")
-        return True
-
-    return check
-
-
-def _adapts(self: Learner) -> bool:
-    if not as_strategy(self.strategy).does("adapt"):
-        raise AttributeError(f"{type(self).__name__} has no 'adapt': expected a strategy that adapts, such as MAML()")
-    return True
-
-
-class Learner(BaseEstimator):
+class Learner(Answers):
     """Trains an objective by a strategy, and answers with what the objective can do.
 
     Args:
@@ -190,14 +165,6 @@ class Learner(BaseEstimator):
     def _settings_of(self, replica: dict[str, Any]) -> Settings:
         one = self._with(replica)
         return one.settings() if one is not self else Settings.of(self, self._objective())
-
-    def read(self, X: Any, y: Any = None, *, environment: Any = None) -> dict[str, Any]:
-        """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""
-        return self._reader().read(X, y, environment)
-
-    def _reader(self) -> Reader:
-        check_is_fitted(self)
-        return Reader(self, self.objective_, DTYPES[self.dtype], self.training_.spec)
 
     def set_params(self, **params: Any) -> Self:
         """Sets parameters; `optimizer__lr` and `strategy__threshold` work on names and defaults too."""
@@ -454,137 +421,10 @@ class Learner(BaseEstimator):
         own._conclude()
         return own
 
-    def trained_module(self, k: int | None = None) -> Objective:
-        """The trained objective, an `nn.Module` apart from the learner; its `net` is the net, where it has one.
-
-        Args:
-            k: which replica; None for the only one, or after a sweep the best.
-        """
-        check_is_fitted(self)
-        every = self.training_.every
-        if k is None and len(every) > 1 and not isinstance(self.replicas, dict):
-            raise ValueError(
-                f"expected the number of one of {len(every)} replicas, got None; trained_module(0) is the first"
-            )
-        k = (self.best_replica_ if isinstance(self.replicas, dict) else 0) if k is None else k
-        if not -len(every) <= k < len(every):
-            raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
-        return module_of(every[k])
-
-    @property
-    def best_replica_(self) -> int:
-        """The replica with the best progress measure (on validation, where there is one)."""
-        values = [
-            run.best["value"].reshape(-1).tolist() if run.best else [math.inf] * (run.replicas or 1)
-            for _, run in self.training_.runs
-        ]
-        return int(np.argmin([math.inf if math.isnan(v) else v for part in values for v in part]))
-
     def progress(self) -> tuple[str, Any]:
         """The objective's progress measure in the last record: its name and value (less is better)."""
         check_is_fitted(self)
         return progress_of(self.training_.runs[0].engine, self.history_[-1])
-
-    def _ask(self, name: str, rows: Tensor) -> NDArray[Any]:
-        return ask(self._answering(), name, rows)
-
-    def _answering(self) -> list[Run]:
-        return answering(self.training_, self.best_replica_ if isinstance(self.replicas, dict) else None)
-
-    def _inputs(self, X: Any) -> Tensor:
-        return self._reader().inputs(X)
-
-    @available_if(_offered("predict"))
-    def predict(self, X: Any) -> NDArray[Any]:
-        """What the objective predicts for each row: a label or a value."""
-        answer = self._ask("predict", self._inputs(X))
-        if self.objective_.targets == "classes":
-            labels: NDArray[Any] = self.classes_[answer]
-            return labels
-        return answer if isinstance(X, Tensor) else answer.astype(np.float64)  # as scikit-learn's regressors answer
-
-    @available_if(_offered("predict_proba"))
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Class probabilities, one column per entry of `classes_`, averaged over replicas."""
-        return self._ask("predict_proba", self._inputs(X))
-
-    @available_if(_offered("log_prob"))
-    def log_prob(self, X: Any) -> NDArray[Any]:
-        """The log-density of each row; over replicas, of their mixture."""
-        return self._ask("log_prob", self._inputs(X))
-
-    @available_if(_offered("transform"))
-    def transform(self, X: Any) -> NDArray[Any]:
-        """The representation of each row."""
-        return self._ask("transform", self._inputs(X))
-
-    @available_if(_offered("inverse_transform"))
-    def inverse_transform(self, Z: Any) -> NDArray[Any]:
-        """Rows from representations."""
-        check_is_fitted(self)
-        return self._ask("inverse_transform", as_tensor(Z, DTYPES[self.dtype]))
-
-    @available_if(_offered("act"))
-    def act(self, observation: Any) -> NDArray[Any]:
-        """The action for an observation, or for rows of observations."""
-        check_is_fitted(self)
-        rows = as_tensor(observation, DTYPES[self.dtype])
-        one = rows.dim() == len(self.training_.spec[self.objective_.fields[0]].shape)
-        answer = self._ask("act", rows.unsqueeze(0) if one else rows)
-        return answer[0] if one else answer
-
-    @available_if(_offered("sample"))
-    def sample(self, n: int = 1) -> NDArray[Any]:
-        """Draws rows; replicas share them out."""
-        check_is_fitted(self)
-        if not isinstance(n, Integral) or n < 1:
-            raise ValueError(f"expected a positive number of samples, got {n!r}")
-        return draw(self._answering(), int(n))
-
-    @available_if(_adapts)
-    def adapt(self, X: Any, y: Any = None) -> Self:
-        """A Learner adapted to a few examples by the strategy's inner loop."""
-        check_is_fitted(self)
-        if isinstance(self.replicas, dict):
-            return self.replica(self.best_replica_).adapt(X, y)
-        data = self.read(X, y)
-        device = self.training_.runs[0].state.device
-        batch: Batch = {name: data[name].to(device) for name in ("x", "y") if name in data}
-        adapted = copy.copy(self)
-        runs = [run for k in range(len(self.seeds_)) for run in self.replica(k).training_.runs]
-        for engine, state in runs:
-            state.params = engine.adapt(state, batch)
-            engine.prepare(state)
-        adapted.training_ = replace(self.training_, runs=runs)
-        return adapted
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy for classes, R squared for values, mean log-density for densities."""
-        objective = self._objective()
-        offered = objective.capabilities()
-        if "predict" in offered and y is not None:
-            rate = accuracy_score if objective.targets == "classes" else r2_score
-            return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
-        if "log_prob" in offered:
-            return float(np.average(self.log_prob(X), weights=sample_weight))
-        raise AttributeError(f"{type(objective).__name__} has no score: expected predict (with y) or log_prob")
-
-    def replica_scores(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.float64]:
-        """The score of each replica by itself, as `score` takes it; NaN where one has diverged.
-
-        Example:
-            >>> from sklearn.datasets import load_iris
-            >>> from weft import Classifier
-            >>> X, y = load_iris(return_X_y=True)
-            >>> Classifier(replicas=3, epochs=1, random_state=0).fit(X, y).replica_scores(X, y).shape
-            (3,)
-        """
-        check_is_fitted(self)
-        scores = [
-            math.nan if diverged else self.replica(k).score(X, y, sample_weight)
-            for k, diverged in enumerate(self.training_.diverged)
-        ]
-        return np.array(scores)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

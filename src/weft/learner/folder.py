@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import weft
+from weft import __version__
 from weft.core.files import write_text
 from weft.core.source import Field, Spec
 from weft.core.state import State
@@ -58,7 +58,7 @@ def _config(learner: Learner) -> dict[str, Any]:
     if not (params["validation"] is None or isinstance(params["validation"], float)):
         params["validation"] = Given(params["validation"])  # data is not configuration
     return {
-        "weft": weft.__version__,
+        "weft": __version__,
         "format": checkpoint.FORMAT,
         "learner": type(learner).__name__,
         "params": {name: describe(value) for name, value in params.items()},

@@ -34,9 +34,7 @@ class Listed:
 
 def claims_folder() -> Path:
     """weft's own claims: in the source tree, or those packed with an installed weft."""
-    import weft
-
-    home = Path(str(weft.__file__)).parent
+    home = Path(__file__).parents[2]
     tree = home.parents[1] / "claims"
     return tree if tree.is_dir() and (home.parents[1] / "pyproject.toml").exists() else home / "_claims"
 

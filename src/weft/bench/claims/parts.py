@@ -69,9 +69,7 @@ def _unpacked(value: Any) -> Any:
 
 def identity(path: Path, setting: Json, seeds: list[int]) -> str:
     """A digest of all that a run's parts depend on: weft's code, the claim's and its neighbours', setting and seeds."""
-    import weft
-
     digest = hashlib.sha256(repr((setting, seeds)).encode())
-    for file in [path, *sorted(path.parent.glob("_*.py")), *sorted(Path(str(weft.__file__)).parent.rglob("*.py"))]:
+    for file in [path, *sorted(path.parent.glob("_*.py")), *sorted(Path(__file__).parents[2].rglob("*.py"))]:
         digest.update(file.read_bytes())
     return digest.hexdigest()

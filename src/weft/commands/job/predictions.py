@@ -21,7 +21,7 @@ __all__ = ["as_csv", "predict"]
 
 def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | None = None) -> Json:
     """Predictions of a run for another table: by row the prediction and, if asked for, the probabilities."""
-    import weft
+    from weft.learner.folder import load
 
     job = Job.open(folder)
     recipe = job.data.recipe
@@ -32,7 +32,7 @@ def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | No
         raise ValueError(
             f"expected a trained run in {folder}, got one that had not come to a checkpoint; weft resume {folder}"
         )
-    learner = weft.load(folder, validation=None)
+    learner = load(folder, validation=None)
     offered = sorted(learner.objective_.capabilities())
     if target is None or "predict" not in offered:
         raise ValueError(

@@ -35,7 +35,7 @@ def rehearse(job: Job, columns: Columns) -> None:
 
 def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, resume: bool = False) -> Json:
     """Trains in a folder, or goes on with what was interrupted there; gives the result."""
-    import weft
+    from weft.learner.folder import load
 
     table = job.data.recipe.apply(columns, quiet=True)
     rows = table.training
@@ -43,7 +43,7 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
     y = None if table.y is None else table.y[rows]
     before = 0
     if resume and (folder / "state.json").exists():
-        learner = weft.load(folder, validation=table.held_out)
+        learner = load(folder, validation=table.held_out)
         learner.set_params(validation=table.held_out, verbose=verbose)
         before = learner.n_steps_
         if table.task is None:
