@@ -132,12 +132,12 @@ class Objective(Configured, nn.Module):
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
         """The methods that a Learner offers once trained."""
-        found = {}
+        marked = {}
         for name in dir(cls):
             mark = getattr(getattr(cls, name, None), "capability", None)
             if isinstance(mark, Capability):
-                found[name] = mark
-        return found
+                marked[name] = mark
+        return marked
 
     def __repr__(self) -> str:
         return Configured.__repr__(self)

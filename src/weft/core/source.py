@@ -92,11 +92,11 @@ def number_rows(batch: Batch, dims: int) -> Batch:
         return batch
     shape = _lead(batch, dims)
     device = next(iter(batch.values())).device
-    return {**batch, "row": _numbers(shape, device)}
+    return {**batch, "row": _row_numbers(shape, device)}
 
 
 @lru_cache(maxsize=16)
-def _numbers(shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _row_numbers(shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.arange(math.prod(shape), device=device).reshape(shape)
 
 

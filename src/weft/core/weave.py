@@ -166,8 +166,8 @@ class Weave(Strategy):
         return combined, {**state, name: after}
 
     def recall(self, batch: Batch, state: StrategyState) -> Batch | None:
-        found = [part.recall(batch, state[name]) for name, part in self._named() if part.does("recall")]
-        return found[0] if found else None
+        recalled = [part.recall(batch, state[name]) for name, part in self._named() if part.does("recall")]
+        return recalled[0] if recalled else None
 
     def steer(self, gradient: Params, recalled: Params | None, state: StrategyState) -> tuple[Params, StrategyState]:
         for name, part in self._named():

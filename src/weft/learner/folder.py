@@ -319,7 +319,7 @@ def _check_shapes(runs: list[Run], folder: Path) -> None:
     for engine, state in runs:
         lead = () if engine.replicas is None else (engine.replicas,)
         wanted = {n: (*lead, *p.shape) for n, p in engine.objective.named_parameters()}
-        found = {n: tuple(p.shape) for n, p in state.params.items()}
-        if wanted != found:
-            odd = sorted(set(wanted.items()) ^ set(found.items()))[0]
+        kept = {n: tuple(p.shape) for n, p in state.params.items()}
+        if wanted != kept:
+            odd = sorted(set(wanted.items()) ^ set(kept.items()))[0]
             raise ValueError(f"expected a module of the shape that was trained in {folder}, got a difference at {odd}")

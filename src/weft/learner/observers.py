@@ -256,15 +256,15 @@ class MLflow(_Observer):
     def _experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        found = self._client.get_experiment_by_name(self.experiment)
-        if found is None:
+        known = self._client.get_experiment_by_name(self.experiment)
+        if known is None:
             try:
                 return self._client.create_experiment(self.experiment)
             except MlflowException:  # another process may have been quicker
-                found = self._client.get_experiment_by_name(self.experiment)
-                if found is None:
+                known = self._client.get_experiment_by_name(self.experiment)
+                if known is None:
                     raise
-        return found.experiment_id
+        return known.experiment_id
 
     def _note_params(self) -> None:
         from mlflow.entities import Param

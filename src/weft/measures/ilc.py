@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from weft.core.random import fold, gauss, key_of
@@ -152,17 +153,17 @@ def consistency(
     points = points.unsqueeze(0) if points.dim() == 1 else points
     if points.dim() != 2 or not points.numel():
         raise ValueError(f"expected optima of shape (d,) or (optima, d), got {tuple(points.shape)}")
-    found, pairs, still = [], [], []
+    values, pairs, still = [], [], []
     for k, point in enumerate(points):
         key = fold(key_of(random_state), "consistency", k)
         worst, pair, rest = _inconsistency(losses, point, epsilon, steps, restarts, radius, key)
-        found.append(-worst)
+        values.append(-worst)
         pairs.append(pair)
         still.append(rest)
     return Consistency(
-        value=float(np.mean(found)),
-        optima=found,
-        pair=pairs[int(np.argmin(found))],
+        value=float(np.mean(values)),
+        optima=values,
+        pair=pairs[int(np.argmin(values))],
         epsilon=epsilon,
         steps=steps,
         restarts=restarts,
@@ -258,8 +259,9 @@ def learner_consistency(
         >>> round(found.value, 3), found.pair  # curvatures of the weight are 1 and 4
         (-0.4, ('a', 'b'))
     """
-    count = sum(state.replicas or 1 for _, state in getattr(learner, "_runs", []))
-    runs = [Fitted.of(learner.replica(k) if count > 1 else learner, X, y, environment) for k in range(max(1, count))]
+    check_is_fitted(learner)
+    each_run = [learner] if learner.replicas is None else [learner.replica(k) for k in range(len(learner.seeds_))]
+    runs = [Fitted.of(run, X, y, environment) for run in each_run]
     shapes = {name: p.shape for name, p in runs[0].params.items()}
 
     def tree(flat: Tensor) -> dict[str, Tensor]:
@@ -276,10 +278,10 @@ def learner_consistency(
         one = consistency(losses, flat, epsilon=epsilon, **search)
         e, other = one.pair
         each.append(replace(one, pair=(run.names[e], run.names[other])))
-    found = [one.value for one in each]
-    worst = each[int(np.argmin(found))]
+    values = [one.value for one in each]
+    worst = each[int(np.argmin(values))]
     settled = float(np.mean([one.settled for one in each]))
-    return Consistency(float(np.mean(found)), found, worst.pair, epsilon, worst.steps, worst.restarts, settled)
+    return Consistency(float(np.mean(values)), values, worst.pair, epsilon, worst.steps, worst.restarts, settled)
 
 
 def _positive(**numbers: float) -> None:
