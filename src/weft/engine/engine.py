@@ -184,6 +184,11 @@ class Engine:
                 self.schedulers[player] = self.schedule(state.optimizers[player])  # type: ignore[arg-type]
         self._rates = {p: [g["lr"] for g in state.optimizers[p].param_groups] for p in self.players}
 
+    def adopt(self, other: Engine) -> None:
+        """Takes what another engine has found out about the same objective: what cannot be vectorized is announced."""
+        for player, gradient in self.gradients.items():
+            gradient.mapper = other.gradients[player].mapper
+
     def _map(self, function: Callable[..., Any], *args: Any) -> Any:
         """A function of one run's tensors, over all replicas at once."""
         return function(*args) if self.replicas is None else vectorized(function)(*args)

@@ -221,8 +221,7 @@ def go_on(learner: Learner, runs: list[Run], source: Source, *, carry: bool) -> 
         own = _with(learner, setting)
         swept = old.swept if old.rates is None else {**old.swept, "lr": old.rates}
         engine = make_engine(own, old.objective, source, swept=swept, replicas=old.replicas)
-        for player, gradient in engine.gradients.items():
-            gradient.mapper = old.gradients[player].mapper  # what cannot be vectorized has been announced
+        engine.adopt(old)
         if _kinds(engine.strategy) != _kinds(old.strategy):
             for player in engine.players:
                 each = [state.replica(k) for k in range(state.replicas or 1)]
@@ -325,8 +324,7 @@ def single(learner: Learner, k: int) -> Learner:
     state = replace(state, **trees, optimizers={}, best={})
     own = copy.copy(_with(learner, setting))
     alone = make_engine(own, engine.objective, engine)
-    for player, gradient in alone.gradients.items():
-        gradient.mapper = engine.gradients[player].mapper
+    alone.adopt(engine)
     alone.prepare(state)
     own.replicas, own.seeds_, own._replica_settings = None, [learner.seeds_[k]], [setting]
     own._runs = [(alone, state)]
