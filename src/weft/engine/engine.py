@@ -14,17 +14,19 @@ from weft.core.optimizer import Optimizer
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Source, flatten_groups, number_rows, rows_of
 from weft.core.state import State
-from weft.core.strategy import Local, Strategy
+from weft.core.strategy import Local, Strategy, StrategyState
 from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine.ambient import serving
 from weft.engine.build import initialize, refuse_alike
 from weft.engine.distributed import refuse_coupled, refuse_different, share, total, world
 from weft.engine.gradients.curvature import factors, products
-from weft.engine.gradients.gradient import Gradient, base_loss
+from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
+from weft.engine.gradients.loss import Parts, Place, base_loss
+from weft.engine.gradients.recipe import Recipe, look
 from weft.engine.gradients.squares import Passes, squares
 from weft.engine.holding import holding
 from weft.engine.schedule import as_schedule, is_torch_scheduler
-from weft.engine.vectorize import vectorized
+from weft.engine.vectorize import Mapper, vectorized
 
 __all__ = ["Diverged", "Engine"]
 
@@ -42,7 +44,7 @@ class Engine:
         optimizers: by player ("" where there is one player).
         grouped, episodic: whether the source stacks groups, and whether those are episodes.
         clip: the largest norm of a gradient, per player and replica.
-        pieces, memory, weighting: see `Gradient`.
+        pieces, memory, weighting: see `weft.engine.gradients.recipe.look`; the replicas share the memory.
         schedule: a factor of the learning rate by progress, or a `torch` scheduler class.
         total: steps that the schedule spans.
         capture: on CUDA, record the step as a graph where that is possible.
@@ -78,14 +80,11 @@ class Engine:
         self.swept = swept
         self.players = objective.players or ("",)
         self.names = {player: self._trained(player) for player in self.players}
-        options: dict[str, Any] = {
-            "grouped": grouped,
-            "weighting": weighting,
-            "pieces": pieces,
-            "memory": memory // (replicas or 1),
-        }
-        self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
+        self.pieces, self.memory, self.weighting = pieces, memory // (replicas or 1), weighting
+        self.recipes: dict[str, Recipe] = {}  # by player, from the first batch on
+        self.mappers = {player: Mapper() for player in self.players}
         self._alike = False
+        self._settled: set[str] = set()
         self._groups: int | None = None
         self._refuse(pieces)
         self._refuse_batch_statistics()
@@ -186,8 +185,7 @@ class Engine:
 
     def adopt(self, other: Engine) -> None:
         """Takes what another engine has found out about the same objective: what cannot be vectorized is announced."""
-        for player, gradient in self.gradients.items():
-            gradient.mapper = other.gradients[player].mapper
+        self.mappers = other.mappers
 
     def _map(self, function: Callable[..., Any], *args: Any) -> Any:
         """A function of one run's tensors, over all replicas at once."""
@@ -218,28 +216,25 @@ class Engine:
         one = number_rows(tree_map(lambda t: t[0], batch), dims)
         return _with_rows(batch, one, self.replicas)
 
-    def gradient(self, state: State, batch: Batch, player: str) -> tuple[Params, Tensor, Params, Any]:
+    def gradient(self, state: State, batch: Batch, player: str) -> tuple[Params, Tensor, Params, StrategyState]:
         """(gradient, mean loss, buffers, strategy state) of a player, per replica."""
         names = set(self.names[player])
         params = {n: p.detach() for n, p in state.params.items() if n in names}
         others = {n: p.detach() for n, p in state.params.items() if n not in names}
-        compute, key, strategy_state = self.gradients[player], state.key("step", player), state.strategy[player]
+        at = Place(params, others, state.buffers, state.key("step", player))
         self._refuse_groups(batch, state.step)
         if world()[1] > 1:
-            return self._gradient_over_ranks(compute, state, params, others, batch, player)
-        if self.replicas is None:
-            return compute(params, others, state.buffers, batch, key, self.strategy, strategy_state)
+            return self._gradient_over_ranks(state, at, batch, player)
+        recipe, mapper = self._recipe(player, at, batch), self.mappers[player]
 
-        def one(params: Any, others: Any, buffers: Any, batch: Any, key: Any, own: Any, swept: Any) -> Any:
-            return compute(params, others, buffers, batch, key, self.strategy.having(**swept), own)
+        def one(at: Place, batch: Batch, own: StrategyState, swept: Params) -> Any:
+            return gradient(recipe, mapper, at, batch, self._having(swept), own)
 
-        self._look(compute, state, params, others, batch, player)
-        args = (params, others, state.buffers, batch, key, strategy_state, self.swept)
-        return vectorized(one)(*args)
+        return self._map(one, at, batch, state.strategy[player], self.swept)
 
     def _gradient_over_ranks(
-        self, compute: Gradient, state: State, params: Params, others: Params, batch: Batch, player: str
-    ) -> tuple[Params, Tensor, Params, Any]:
+        self, state: State, at: Place, batch: Batch, player: str
+    ) -> tuple[Params, Tensor, Params, StrategyState]:
         """The same, each process taking its share of the batch; sums are made outside of the replicas' map."""
         where = f"at step {state.step}"
         if not self._alike:
@@ -249,24 +244,47 @@ class Engine:
                     f"expected a strategy whose loss the processes can share where {world()[1]} of them train, got "
                     f"{self.strategy!r}, whose penalty couples all rows of an update; train it in one process"
                 )
-            seeds, both = state.seeds, {**params, **others}
+            seeds, both = state.seeds, {**at.params, **at.others}
             refuse_different({"random_state": seeds, "parameters": both, "batch": batch}, where)
             self._alike = True
         stacked = 0 if self.replicas is None else 1
-        part = share(batch, stacked + compute.axis(self.strategy))
-        if stacked:
-            self._look(compute, state, params, others, part, player)
-        key, own = state.key("step", player), state.strategy[player]
+        part = share(batch, stacked + shared_axis(self.grouped, self.strategy))
+        recipe, mapper, own = self._recipe(player, at, part), self.mappers[player], state.strategy[player]
 
-        def local(params: Any, others: Any, buffers: Any, part: Any, key: Any, own: Any, swept: Any) -> Any:
-            return compute.local(params, others, buffers, part, key, self.strategy.having(**swept), own)
+        def before(at: Place, part: Batch, own: StrategyState, swept: Params) -> Parts:
+            return local(recipe, mapper, at, part, self._having(swept), own)
 
-        def conclude(parts: Any, params: Any, key: Any, own: Any, swept: Any) -> Any:
-            return compute.conclude(parts, params, key, self.strategy.having(**swept), own)
+        def after(parts: Parts, at: Place, own: StrategyState, swept: Params) -> Any:
+            return conclude(recipe, parts, at, self._having(swept), own)
 
-        parts = self._map(local, params, others, state.buffers, part, key, own, self.swept)
-        parts = compute.pool(parts, state.buffers, batch, self.strategy, stacked, where)
-        return self._map(conclude, parts, params, key, own, self.swept)
+        parts = self._map(before, at, part, own, self.swept)
+        check = player not in self._settled
+        parts = pool(recipe, parts, state.buffers, batch, self.strategy, stacked, where, check=check)
+        self._settled.add(player)
+        return self._map(after, parts, at, own, self.swept)
+
+    def _having(self, swept: Params) -> Strategy:
+        """The strategy with a replica's own hyperparameters."""
+        return self.strategy.having(**swept) if swept else self.strategy
+
+    def _recipe(self, player: str, at: Place, batch: Batch) -> Recipe:
+        """How a player's gradient is computed, looked up once: at the first batch, of the first replica."""
+        if player not in self.recipes:
+            first = at if self.replicas is None else at.replica(0)
+            rows = batch if self.replicas is None else tree_map(lambda t: t[0], batch)
+            self.recipes[player] = look(
+                self.objective,
+                player,
+                first,
+                rows,
+                self.strategy,
+                grouped=self.grouped,
+                weighting=self.weighting,
+                pieces=self.pieces,
+                memory=self.memory,
+                transform=self.replicas is not None,
+            )
+        return self.recipes[player]
 
     def probe(self, state: State, source: Source) -> None:
         """One gradient and one evaluation, without effect: raises what training would raise."""
@@ -276,13 +294,6 @@ class Engine:
             self.gradient(state, self.numbered(batch, grouped=self.grouped), player)
         if not self.episodic:
             self.measure(state, iter([batch]), grouped=self.grouped)
-
-    def _look(self, compute: Gradient, state: State, params: Any, others: Any, batch: Any, player: str) -> None:
-        """Lets the gradient look at the first replica, which it cannot do inside the map over all."""
-        if not compute.ready:
-            first = [tree_map(lambda t: t[0], tree) for tree in (params, others, state.buffers, batch)]
-            loss = base_loss(self.objective, first[1], first[2], state.key("step", player)[0], player)
-            compute.look(loss, first[0], first[3], self.strategy)
 
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; returns their losses, per replica."""

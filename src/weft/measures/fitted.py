@@ -70,7 +70,7 @@ class Fitted:
 
     def losses(self, params: Params, **fields: Tensor) -> Tensor:
         """One loss per row, in evaluation mode, at any parameters (and with any of the batch's fields replaced)."""
-        from weft.engine.gradients.gradient import base_loss
+        from weft.engine.gradients.loss import base_loss
 
         engine, state = self.learner._runs[0]
         wide = self.shares.dtype

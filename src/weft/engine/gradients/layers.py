@@ -21,11 +21,11 @@ from weft.core.objective import Objective, reduce
 from weft.core.source import Batch, flatten_groups, rows_of
 from weft.core.strategy import Loss
 from weft.core.trees import Params
+from weft.engine.gradients.loss import differentiate
 
 __all__ = ["GroupGradients", "Taps", "agree", "patches", "positions"]
 
 _FORWARDS = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)  # a subclass may have its own
-Differentiate = Callable[[Callable[[Params], Any], Params], tuple[Params, Any]]
 
 
 class Taps:
@@ -144,8 +144,8 @@ class GroupGradients:
         self.shapes[kind] = {name: calls[0] for name, calls in seen.items()} if once else None
         return self.shapes[kind]
 
-    def __call__(self, loss: Loss, params: Params, batch: Batch, differentiate: Differentiate) -> tuple[Params, Tensor]:
-        """The groups' gradients and mean losses, on a leading axis."""
+    def __call__(self, loss: Loss, params: Params, batch: Batch, *, transform: bool) -> tuple[Params, Tensor]:
+        """The groups' gradients and mean losses, on a leading axis; for `transform` see `differentiate`."""
         flat = flatten_groups(batch)
         groups, rows = rows_of(batch), rows_of(flat)
         shapes = self._shapes(loss, params, flat)
@@ -156,7 +156,7 @@ class GroupGradients:
         nothing = {name: like.new_zeros(shape) for name, shape in shapes.items()}
         layers: dict[str, nn.Module] = {}
 
-        def total(added: Params) -> tuple[Tensor, dict[str, Any]]:
+        def total(added: Params) -> tuple[Tensor, dict[str, Params]]:
             inputs: Params = {}
 
             def tap(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> Tensor:
@@ -167,9 +167,9 @@ class GroupGradients:
                 output = loss(params, flat)
             weight = None if output.weight is None else output.weight.unflatten(0, (groups, -1))
             means = reduce(output.losses.unflatten(0, (groups, -1)), weight)
-            return means.sum(), {"losses": means, "inputs": inputs}
+            return means.sum(), {"losses": {"mean": means}, "inputs": inputs}
 
-        slopes, (_, kept) = differentiate(total, nothing)
+        slopes, (_, kept) = differentiate(total, nothing, transform)
         gradients: Params = {}
         for name, g in slopes.items():
             layer = layers[name]
@@ -177,7 +177,7 @@ class GroupGradients:
             a, g = _end_to_end(a, groups), _end_to_end(g, groups)  # type: ignore[arg-type]
             gradients[f"{name}.weight"] = (g @ a.transpose(1, 2)).reshape(groups, *params[f"{name}.weight"].shape)
             gradients[f"{name}.bias"] = g.sum(-1)
-        return {name: gradients[name] for name in params}, kept["losses"]
+        return {name: gradients[name] for name in params}, kept["losses"]["mean"]
 
 
 def _end_to_end(t: Tensor, groups: int) -> Tensor:
