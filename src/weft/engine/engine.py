@@ -28,11 +28,16 @@ from weft.engine.holding import holding
 from weft.engine.schedule import as_schedule, is_torch_scheduler
 from weft.engine.vectorize import Mapper, vectorized
 
-__all__ = ["Diverged", "Engine"]
+__all__ = ["Diverged", "Engine", "loss_name"]
 
 
 class Diverged(FloatingPointError):  # noqa: N818 (what happened, not what went wrong)
     """Every replica's loss or gradient has become NaN or infinite."""
+
+
+def loss_name(player: str) -> str:
+    """Under which name a player's loss is reported."""
+    return f"{player}_loss" if player else "loss"
 
 
 class Engine:
@@ -298,24 +303,37 @@ class Engine:
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; returns their losses, per replica."""
         batch = self.numbered(batch, grouped=self.grouped)
-        report = {}
         if not self.objective.training:
             self.objective.train()
-        for player in self.players:
-            if state.step % self.objective.every(player):
-                continue
-            gradient, loss, buffers, own = self.gradient(state, batch, player)
-            norm = self.norm(gradient)
-            state.active.logical_and_(torch.isfinite(norm + loss))
-            self.settle(state, player)
-            self.apply(state, player, self.clipped(gradient, norm), own)
-            frozen = self.replicas is not None and not bool(state.active.all())
-            for name, b in buffers.items():
-                old = state.buffers[name]
-                old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
-            report[f"{player}_loss" if player else "loss"] = loss
+        report = {loss_name(player): self.move(state, batch, player) for player in self.movers(state)}
         state.step += 1
         return report
+
+    def movers(self, state: State) -> tuple[str, ...]:
+        """The players whose turn it is, in the order of their moves."""
+        return tuple(player for player in self.players if state.step % self.objective.every(player) == 0)
+
+    def move(self, state: State, batch: Batch, player: str, factor: Tensor | None = None) -> Tensor:
+        """One player's update, in place; returns its loss.
+
+        Args:
+            state: where the run stands.
+            batch: numbered.
+            player: who moves.
+            factor: in a step that is recorded to be replayed, the schedule's; then nothing is asked of the host,
+                and what has diverged is frozen by a mask alone.
+        """
+        gradient, loss, buffers, own = self.gradient(state, batch, player)
+        norm = self.norm(gradient)
+        state.active.logical_and_(torch.isfinite(norm + loss))
+        if factor is None:
+            self.settle(state, player)
+        frozen = factor is not None or (self.replicas is not None and not bool(state.active.all()))
+        self.apply(state, player, self.clipped(gradient, norm), own, factor, frozen=frozen)
+        for name, b in buffers.items():
+            old = state.buffers[name]
+            old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
+        return loss
 
     def broadcast(self, value: Tensor, like: Tensor) -> Tensor:
         """One number per replica, shaped to multiply a stacked tensor."""
@@ -358,17 +376,25 @@ class Engine:
         for group, rate in zip(state.optimizers[player].param_groups, self._rates[player], strict=True):
             group["lr"] = rate * factor
 
-    def apply(self, state: State, player: str, gradient: Params, own: Any, factor: Tensor | None = None) -> None:
+    def apply(
+        self,
+        state: State,
+        player: str,
+        gradient: Params,
+        own: StrategyState,
+        factor: Tensor | None = None,
+        *,
+        frozen: bool,
+    ) -> None:
         """The optimizer proposes a step; the strategy, the replicas' own rates and what is frozen amend it.
 
-        With a `factor` (in a recorded step) the schedule too is applied to the step, and nothing is asked of
-        the host.
+        With a `factor` (in a recorded step) the schedule too is applied to the step; `frozen` says whether a replica
+        may have stopped.
         """
         optimizer = state.optimizers[player]
         if factor is None and not self.schedulers:
             self.set_rates(state, player, self.factor(state))
-        stopped = self.replicas is not None and (factor is not None or not bool(state.active.all()))
-        amend = stopped or factor is not None or self.strategy.does("update") or self.rates is not None
+        amend = frozen or self.strategy.does("update") or self.rates is not None
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         for name, g in gradient.items():
             state.params[name].grad = g
@@ -398,7 +424,8 @@ class Engine:
         for name, old in before.items():
             moved = old + step[name]
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
-        state.strategy[player] = self._going(state.active, own, state.strategy[player]) if stopped else own
+        kept = frozen and self.replicas is not None  # a single run that has stopped makes no further step
+        state.strategy[player] = self._going(state.active, own, state.strategy[player]) if kept else own
 
     def _going(self, active: Tensor, now: Any, before: Any) -> Any:
         """A strategy's state after a step, which a replica that has stopped keeps as it was (unless it has grown)."""

@@ -17,7 +17,7 @@ from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
-from weft.engine.engine import Diverged, Engine
+from weft.engine.engine import Diverged, Engine, loss_name
 
 __all__ = ["History", "Plan", "begin", "progress_of", "train"]
 
@@ -128,7 +128,7 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
     state.tally = {}
     if not source.episodic:
         found = engine.measure(state, iter([batch]), grouped=engine.grouped)
-        moves = {f"{player}_loss" for player in engine.players} | {"loss"}  # those come from the steps
+        moves = {loss_name(player) for player in engine.players} | {"loss"}  # those come from the steps
         values.update({n: v for n, v in found.items() if n not in moves})
     if plan.validation is not None:
         found = engine.measure(state, engine.once(plan.validation, state, plan.rows))
