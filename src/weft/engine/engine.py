@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer
-from weft.core.random import fold, key_of, keyed
-from weft.core.source import Batch, Source, flatten_groups, number_rows, rows_of
+from weft.core.random import keyed
+from weft.core.source import Batch, Source
 from weft.core.state import State
-from weft.core.strategy import Local, Strategy, StrategyState
+from weft.core.strategy import Strategy, StrategyState
 from weft.core.trees import Params, tree_map, tree_stack
-from weft.engine.ambient import serving
+from weft.engine.asking import call, measure
 from weft.engine.build import initialize, refuse_alike
-from weft.engine.distributed import refuse_coupled, refuse_different, share, total, world
-from weft.engine.gradients.curvature import factors, products
+from weft.engine.distributed import refuse_coupled, refuse_different, share, world
 from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
-from weft.engine.gradients.loss import Parts, Place, base_loss
+from weft.engine.gradients.loss import Parts, Place
 from weft.engine.gradients.recipe import Recipe, look
-from weft.engine.gradients.squares import Passes, squares
-from weft.engine.holding import holding
+from weft.engine.refusals import refuse_batch_statistics, refuse_groups, refuse_strategy
+from weft.engine.replicas import batches, broadcast, mapped, numbered, once
 from weft.engine.schedule import as_schedule, is_torch_scheduler
-from weft.engine.vectorize import Mapper, vectorized
+from weft.engine.tasks import adapted, consolidated
+from weft.engine.vectorize import Mapper
 
 __all__ = ["Diverged", "Engine", "loss_name"]
 
@@ -55,7 +54,13 @@ class Engine:
         capture: on CUDA, record the step as a graph where that is possible.
         swept: hyperparameters that differ between replicas, by name, each a tensor over replicas:
             the strategy's own by their names, and `lr`.
+        replicas: how many, or None for a single run.
     """
+
+    call = staticmethod(call)
+    measure = staticmethod(measure)
+    batches = staticmethod(batches)
+    once = staticmethod(once)
 
     def __init__(
         self,
@@ -91,8 +96,8 @@ class Engine:
         self._alike = False
         self._settled: set[str] = set()
         self._groups: int | None = None
-        self._refuse(pieces)
-        self._refuse_batch_statistics()
+        refuse_strategy(strategy, objective, pieces)
+        refuse_batch_statistics(strategy, objective)
 
     def _trained(self, player: str) -> list[str]:
         prefix = f"{player}." if player else ""
@@ -104,53 +109,6 @@ class Engine:
         if not names:
             raise ValueError(f"expected something to train, got every parameter frozen by {optimizer.freeze!r}")
         return names
-
-    def _refuse(self, pieces: int) -> None:
-        """What only a built objective tells, and what a penalty over all groups cannot be cut into."""
-        reason = self.strategy.refuses(self.objective)
-        if reason:
-            raise ValueError(f"{self.strategy!r} cannot train {type(self.objective).__name__}: {reason}")
-        if self.strategy.across and pieces > 1:
-            raise ValueError(
-                f"expected accumulate=1 with {self.strategy!r}, whose penalty couples all rows of an update, got "
-                f"{pieces}; take a larger batch_size instead"
-            )
-
-    def _refuse_batch_statistics(self) -> None:
-        """Single examples have no statistics over a batch."""
-        for name, layer in self.objective.named_modules():
-            if self.strategy.needs == "example" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                raise ValueError(
-                    f"{self.strategy!r} looks at one example at a time, and {name!r} ({type(layer).__name__}) takes "
-                    "statistics over the batch, so one example has no gradient of its own; use LayerNorm or GroupNorm"
-                )
-
-    def _refuse_groups(self, batch: Batch, step: int) -> None:
-        """What is compared must be there: two environments or more, in every batch the same ones."""
-        if self.episodic or not (self.strategy.needs == "group" or self.strategy.per_group):
-            return
-        stacked = 0 if self.replicas is None else 1
-        groups, rows = batch["row"].shape[stacked:]
-        if groups == self._groups:
-            return
-        for name, field in batch.items():
-            if field.shape[stacked : stacked + 2] != (groups, rows):
-                raise ValueError(
-                    f"expected every field of a grouped batch to have {groups} environments of {rows} rows, as others "
-                    f"have, got {name!r} of shape {tuple(field.shape[stacked:])}; pad environments of unequal size by "
-                    "repeating rows at weight 0 (the field 'weight')"
-                )
-        if groups < 2:
-            raise ValueError(
-                f"{self.strategy!r} compares environments, got one only in the batch of step {step}; with a single "
-                "environment use ERM()"
-            )
-        if self._groups is not None:
-            raise ValueError(
-                f"expected {self._groups} environments in every batch, as in the first, got {groups} at step {step}; "
-                "one that is absent keeps its place, with rows of weight 0 (the field 'weight')"
-            )
-        self._groups = groups
 
     # --- state ---------------------------------------------------------------------------------------
 
@@ -192,34 +150,11 @@ class Engine:
         """Takes what another engine has found out about the same objective: what cannot be vectorized is announced."""
         self.mappers = other.mappers
 
-    def _map(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A function of one run's tensors, over all replicas at once."""
-        return function(*args) if self.replicas is None else vectorized(function)(*args)
-
     # --- a step ---------------------------------------------------------------------------------------
-
-    def batches(self, source: Source, state: State) -> Iterator[Batch]:
-        """The source's batches, stacked over replicas where the source does not do so itself."""
-        yield from self._stacked(source.batches, source, state)
-
-    def once(self, source: Source, state: State, rows: int) -> Iterator[Batch]:
-        """The source's one pass, stacked likewise."""
-        yield from self._stacked(lambda view: source.once(view, rows), source, state)
-
-    def _stacked(self, read: Callable[[Any], Iterator[Batch]], source: Source, state: State) -> Iterator[Batch]:
-        if state.replicas is None or source.stacks:
-            yield from read(state)
-        else:
-            for batches in zip(*(read(_View(state, k)) for k in range(state.replicas)), strict=True):
-                yield tree_stack(list(batches))
 
     def numbered(self, batch: Batch, *, grouped: bool) -> Batch:
         """The batch with row numbers on it, the same in every replica."""
-        dims = 2 if grouped else 1
-        if self.replicas is None:
-            return number_rows(batch, dims)
-        one = number_rows(tree_map(lambda t: t[0], batch), dims)
-        return _with_rows(batch, one, self.replicas)
+        return numbered(batch, self.replicas, grouped=grouped)
 
     def gradient(self, state: State, batch: Batch, player: str) -> tuple[Params, Tensor, Params, StrategyState]:
         """(gradient, mean loss, buffers, strategy state) of a player, per replica."""
@@ -227,7 +162,9 @@ class Engine:
         params = {n: p.detach() for n, p in state.params.items() if n in names}
         others = {n: p.detach() for n, p in state.params.items() if n not in names}
         at = Place(params, others, state.buffers, state.key("step", player))
-        self._refuse_groups(batch, state.step)
+        if not self.episodic and (self.strategy.needs == "group" or self.strategy.per_group):
+            stacked = 0 if self.replicas is None else 1
+            self._groups = refuse_groups(self.strategy, batch, stacked, state.step, self._groups)
         if world()[1] > 1:
             return self._gradient_over_ranks(state, at, batch, player)
         recipe, mapper = self._recipe(player, at, batch), self.mappers[player]
@@ -235,7 +172,7 @@ class Engine:
         def one(at: Place, batch: Batch, own: StrategyState, swept: Params) -> Any:
             return gradient(recipe, mapper, at, batch, self._having(swept), own)
 
-        return self._map(one, at, batch, state.strategy[player], self.swept)
+        return mapped(self.replicas, one, at, batch, state.strategy[player], self.swept)
 
     def _gradient_over_ranks(
         self, state: State, at: Place, batch: Batch, player: str
@@ -262,11 +199,11 @@ class Engine:
         def after(parts: Parts, at: Place, own: StrategyState, swept: Params) -> Any:
             return conclude(recipe, parts, at, self._having(swept), own)
 
-        parts = self._map(before, at, part, own, self.swept)
+        parts = mapped(self.replicas, before, at, part, own, self.swept)
         check = player not in self._settled
         parts = pool(recipe, parts, state.buffers, batch, self.strategy, stacked, where, check=check)
         self._settled.add(player)
-        return self._map(after, parts, at, own, self.swept)
+        return mapped(self.replicas, after, parts, at, own, self.swept)
 
     def _having(self, swept: Params) -> Strategy:
         """The strategy with a replica's own hyperparameters."""
@@ -337,7 +274,7 @@ class Engine:
 
     def broadcast(self, value: Tensor, like: Tensor) -> Tensor:
         """One number per replica, shaped to multiply a stacked tensor."""
-        return value if self.replicas is None else value.reshape(-1, *(1,) * (like.dim() - 1))
+        return broadcast(self.replicas, value, like)
 
     def clipped(self, gradient: Params, norm: Tensor) -> Params:
         """The gradient, shortened to the largest norm allowed."""
@@ -418,9 +355,9 @@ class Engine:
 
             def act(step: Any, params: Any, own: Any, key: Any, swept: Any) -> Any:
                 with keyed(key):
-                    return self.strategy.having(**swept).update(step, params, own)
+                    return self._having(swept).update(step, params, own)
 
-            step, own = self._map(act, step, before, own, key, self.swept)
+            step, own = mapped(self.replicas, act, step, before, own, key, self.swept)
         for name, old in before.items():
             moved = old + step[name]
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
@@ -433,51 +370,12 @@ class Engine:
             return {n: self._going(active, v, before[n]) if n in before else v for n, v in now.items()}
         return now if now.shape != before.shape else torch.where(self.broadcast(active, now), now, before)
 
-    # --- asking, measuring, consolidating ------------------------------------------------------------
+    # --- a task's beginning and end ------------------------------------------------------------------
 
-    def call(self, state: State, name: str, *args: Any, key: Tensor, rows: Tensor | None = None) -> Any:
-        """A method of the objective at one run's parameters, in evaluation mode, without gradients."""
-        training = self.objective.training
-        self.objective.eval()
-        try:
-            held = holding(self.objective, state.params, dict(state.buffers))
-            with torch.no_grad(), keyed(key, rows), serving(self.objective), held:
-                return getattr(self.objective, name)(*args)
-        finally:
-            self.objective.train(training)
-
-    def measure(self, state: State, batches: Iterator[Batch], *, grouped: bool = False) -> dict[str, Tensor]:
-        """The objective's measures over batches, each one number (per replica), weighted by example."""
-        rank, size = world()
-        pieces: list[Any] = []
-        turn = 0
-        for turn, batch in enumerate(batches):
-            if turn and turn % size != rank:
-                continue  # another process's; the first is run by all, for it tells what is measured
-            batch = self.numbered(batch, grouped=grouped)
-            if grouped:
-                flat: Any = flatten_groups
-                batch = flat(batch) if self.replicas is None else tree_map(lambda t: t.flatten(1, 2), batch)
-
-            def one(params: Any, buffers: Any, part: Any, key: Any) -> Any:
-                run = State(self.objective, params, buffers, key)
-                found = self.call(run, "measure", part, key=key, rows=part["row"])
-                weight = part.get("weight")
-                total = weight.sum() if weight is not None else torch.ones_like(part["row"]).sum()
-                weighed = {
-                    n: (v * total if v.dim() == 0 else (v if weight is None else v * weight).sum())
-                    for n, v in found.items()
-                }
-                return weighed, total
-
-            key = fold(key_of(state.seeds), "measure")
-            found, count = self._map(one, state.params, state.buffers, batch, key)
-            pieces.append({"sums": found, "mass": count})
-        if turn and rank:
-            pieces[0] = tree_map(torch.zeros_like, pieces[0])
-        whole: Any = tree_map(lambda t: t.sum(0), tree_stack(pieces)) if pieces else {"sums": {}}
-        whole = total(whole, f"after step {state.step}") if turn else whole
-        return {n: v / whole["mass"] for n, v in whole["sums"].items()}
+    def release(self, state: State, task: str) -> None:
+        """Begins a task: what the same task left before no longer counts."""
+        for player in self.players:
+            state.strategy[player] = self.strategy.release(state.strategy[player], task)
 
     def consolidate(self, state: State, source: Source, task: str, rows: int = 1024) -> None:
         """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""
@@ -488,64 +386,16 @@ class Engine:
             )
         going = [k for k in range(self.replicas or 1) if k not in state.diverged]
         for player in self.players if going else ():
-            found = {k: self._consolidate_one(state.replica(k), source, task, rows, player, k) for k in going}
-            nothing = tree_map(torch.zeros_like, found[going[0]])  # what has diverged has nothing to keep
-            after = [found.get(k, nothing) for k in range(self.replicas or 1)]
-            state.strategy[player] = tree_stack(after) if self.replicas else after[0]
+            after: dict[int, StrategyState] = {}
+            for k in going:
+                strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))  # noqa: B023 (called at once)
+                after[k] = consolidated(state.replica(k), strategy, player, self.names[player], source, task, rows)
+            nothing = tree_map(torch.zeros_like, after[going[0]])  # what has diverged has nothing to keep
+            every = [after.get(k, nothing) for k in range(self.replicas or 1)]
+            state.strategy[player] = tree_stack(every) if self.replicas else every[0]
         state.tasks = [t for t in state.tasks if t != task] + [task]
-
-    def _consolidate_one(self, run: State, source: Source, task: str, rows: int, player: str, k: int) -> Any:
-        params = {n: run.params[n].detach() for n in self.names[player]}
-        others = {n: p.detach() for n, p in run.params.items() if n not in params}
-        key = fold(key_of(run.seeds), "consolidate", task)
-
-        def batches() -> Iterator[Batch]:
-            first = 0
-            for batch in source.once(run, rows):
-                numbered = number_rows(batch, 1)
-                yield numbered if "row" in batch else {**numbered, "row": numbered["row"] + first}
-                first += rows_of(batch)
-
-        passes = Passes(self.objective, params, others, run.buffers, batches, key, player)
-        strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))
-        sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
-        local = Local(self.objective, params, *sums, batches, partial(self.call, run, key=fold(key, "ask")))
-        with keyed(key):
-            return strategy.consolidate(local, run.strategy[player], task)
 
     def adapt(self, run: State, batch: Batch) -> Params:
         """One run's parameters, adapted by the strategy to a few examples, as in training."""
-        names = set(self.names[self.players[0]])
-        params = {n: p.detach() for n, p in run.params.items() if n in names}
-        others = {n: p.detach() for n, p in run.params.items() if n not in names}
-        key = fold(key_of(run.seeds), "adapt")
-        loss = base_loss(self.objective, others, run.buffers, key, "")
-        self.objective.train()
-        with keyed(key):
-            adapted = self.strategy.adapt(loss, params, number_rows(batch, 1), run.strategy[self.players[0]])
-        return {**run.params, **{n: p.detach() for n, p in adapted.items()}}
-
-    def release(self, state: State, task: str) -> None:
-        """Begins a task: what the same task left before no longer counts."""
-        for player in self.players:
-            state.strategy[player] = self.strategy.release(state.strategy[player], task)
-
-
-class _View:
-    """One replica of a state that goes on changing, as a source sees it."""
-
-    def __init__(self, state: State, k: int) -> None:
-        self._state, self._k = state, k
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._state.replica(self._k), name)
-
-
-def _with_rows(batch: Batch, numbered: Batch, replicas: int) -> Batch:
-    merged = {}
-    for name, value in numbered.items():
-        if isinstance(value, dict):
-            merged[name] = _with_rows(batch[name], value, replicas)
-        else:
-            merged[name] = batch[name] if name in batch else value.expand(replicas, *value.shape)
-    return merged
+        player = self.players[0]
+        return adapted(run, self.strategy, player, self.names[player], batch)
