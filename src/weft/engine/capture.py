@@ -8,7 +8,6 @@ replay, and a replica that diverges is frozen by a mask, which the host reads at
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +24,15 @@ _WARMUP = 3  # steps made eagerly before a graph is recorded, as PyTorch asks
 _GRAPHS = 8  # more kinds of batches than this are not worth a graph each
 
 
-def stepper(engine: Engine, state: State) -> Any:
+def stepper(engine: Engine, state: State) -> Engine | Captured:
     """What makes a step: the engine itself, or its recorded steps where that is possible."""
     alone = world()[1] == 1  # what several processes say to each other is not recorded
     capturable = state.device.type == "cuda" and not engine.schedulers and engine.capture and alone
     return Captured(engine, state) if capturable else engine
+
+
+Kind = tuple[tuple[str, ...], tuple[tuple[tuple[int, ...], torch.dtype], ...]]
+"""Who moves, and the shapes and dtypes of the batch."""
 
 
 class _Graph:
@@ -45,7 +48,7 @@ class Captured:
 
     def __init__(self, engine: Engine, state: State) -> None:
         self.engine, self.state = engine, state
-        self.graphs: dict[Any, _Graph] = {}
+        self.graphs: dict[Kind, _Graph] = {}
         self.clock = torch.tensor(state.step, device=state.device)
         self.factor = torch.ones((), device=state.device, dtype=next(iter(state.params.values())).dtype)
         self.failed = False

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -14,16 +11,16 @@ from weft.core.random import keyed
 from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.core.strategy import Strategy, StrategyState
-from weft.core.trees import Params, tree_map, tree_stack
+from weft.core.trees import AnyTree, Params, tree_map, tree_stack
 from weft.engine.asking import call, measure
 from weft.engine.build import initialize, refuse_alike
 from weft.engine.distributed import refuse_coupled, refuse_different, share, world
 from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
-from weft.engine.gradients.loss import Parts, Place
+from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.recipe import Recipe, look
 from weft.engine.refusals import refuse_batch_statistics, refuse_groups, refuse_strategy
 from weft.engine.replicas import batches, broadcast, mapped, numbered, once
-from weft.engine.schedule import as_schedule, is_torch_scheduler
+from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
 from weft.engine.tasks import adapted, consolidated
 from weft.engine.vectorize import Mapper
 
@@ -74,7 +71,7 @@ class Engine:
         pieces: int = 1,
         memory: int = 2**30,
         weighting: str = "example",
-        schedule: Any = None,
+        schedule: str | Schedule | None = None,
         total: int = 1,
         capture: bool = True,
         swept: dict[str, Tensor] | None = None,
@@ -84,7 +81,7 @@ class Engine:
         self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
         self.replicas, self.capture = replicas, capture
         self.schedule = as_schedule(schedule)
-        self.schedulers: dict[str, Any] = {}
+        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {}
         swept = dict(swept or {})
         self.rates = swept.pop("lr", None)
         self.swept = swept
@@ -120,11 +117,10 @@ class Engine:
         starts = [initialize(built, seed, init) for built, seed in zip(builds, seeds, strict=True)]
         if init == "reset" and len(starts) > 1:
             refuse_alike(self.objective, [params for params, _ in starts])
-        join: Callable[[list[Any]], Any] = tree_stack if self.replicas else lambda trees: trees[0]
         state = State(
             objective=self.objective,
-            params=tree_map(lambda t: t.to(device), join([p for p, _ in starts])),
-            buffers=tree_map(lambda t: t.to(device), join([b for _, b in starts])),
+            params=tree_map(lambda t: t.to(device), self._joined([p for p, _ in starts])),
+            buffers=tree_map(lambda t: t.to(device), self._joined([b for _, b in starts])),
             seeds=torch.tensor(seeds if self.replicas else seeds[0], dtype=torch.int64, device=device),
             replicas=self.replicas,
             active=torch.ones(len(seeds) if self.replicas else (), dtype=torch.bool, device=device),
@@ -132,9 +128,13 @@ class Engine:
         )
         for player in self.players:
             states = [self.strategy.init({n: p[n] for n in self.names[player]}) for p, _ in starts]
-            state.strategy[player] = tree_map(lambda t: t.to(device), join(states))
+            state.strategy[player] = tree_map(lambda t: t.to(device), self._joined(states))
         self.prepare(state)
         return state
+
+    def _joined(self, trees: list[AnyTree]) -> AnyTree:
+        """The runs' trees stacked, or the only one."""
+        return tree_stack(trees) if self.replicas else trees[0]
 
     def prepare(self, state: State) -> None:
         """Fresh optimizers and schedules over the state's parameters."""
@@ -143,7 +143,7 @@ class Engine:
             params = {n: state.params[n] for n in self.names[player]}
             state.optimizers[player] = self.optimizers[player].make(params)
             if is_torch_scheduler(self.schedule):
-                self.schedulers[player] = self.schedule(state.optimizers[player])  # type: ignore[arg-type]
+                self.schedulers[player] = self.schedule(state.optimizers[player])
         self._rates = {p: [g["lr"] for g in state.optimizers[p].param_groups] for p in self.players}
 
     def adopt(self, other: Engine) -> None:
@@ -156,7 +156,7 @@ class Engine:
         """The batch with row numbers on it, the same in every replica."""
         return numbered(batch, self.replicas, grouped=grouped)
 
-    def gradient(self, state: State, batch: Batch, player: str) -> tuple[Params, Tensor, Params, StrategyState]:
+    def gradient(self, state: State, batch: Batch, player: str) -> Slope:
         """(gradient, mean loss, buffers, strategy state) of a player, per replica."""
         names = set(self.names[player])
         params = {n: p.detach() for n, p in state.params.items() if n in names}
@@ -169,14 +169,12 @@ class Engine:
             return self._gradient_over_ranks(state, at, batch, player)
         recipe, mapper = self._recipe(player, at, batch), self.mappers[player]
 
-        def one(at: Place, batch: Batch, own: StrategyState, swept: Params) -> Any:
+        def one(at: Place, batch: Batch, own: StrategyState, swept: Params) -> Slope:
             return gradient(recipe, mapper, at, batch, self._having(swept), own)
 
         return mapped(self.replicas, one, at, batch, state.strategy[player], self.swept)
 
-    def _gradient_over_ranks(
-        self, state: State, at: Place, batch: Batch, player: str
-    ) -> tuple[Params, Tensor, Params, StrategyState]:
+    def _gradient_over_ranks(self, state: State, at: Place, batch: Batch, player: str) -> Slope:
         """The same, each process taking its share of the batch; sums are made outside of the replicas' map."""
         where = f"at step {state.step}"
         if not self._alike:
@@ -196,7 +194,7 @@ class Engine:
         def before(at: Place, part: Batch, own: StrategyState, swept: Params) -> Parts:
             return local(recipe, mapper, at, part, self._having(swept), own)
 
-        def after(parts: Parts, at: Place, own: StrategyState, swept: Params) -> Any:
+        def after(parts: Parts, at: Place, own: StrategyState, swept: Params) -> Slope:
             return conclude(recipe, parts, at, self._having(swept), own)
 
         parts = mapped(self.replicas, before, at, part, own, self.swept)
@@ -353,7 +351,9 @@ class Engine:
         if self.strategy.does("update"):
             key = state.key("update", player)
 
-            def act(step: Any, params: Any, own: Any, key: Any, swept: Any) -> Any:
+            def act(
+                step: Params, params: Params, own: StrategyState, key: Tensor, swept: Params
+            ) -> tuple[Params, StrategyState]:
                 with keyed(key):
                     return self._having(swept).update(step, params, own)
 
@@ -364,11 +364,18 @@ class Engine:
         kept = frozen and self.replicas is not None  # a single run that has stopped makes no further step
         state.strategy[player] = self._going(state.active, own, state.strategy[player]) if kept else own
 
-    def _going(self, active: Tensor, now: Any, before: Any) -> Any:
+    def _going(self, active: Tensor, now: StrategyState, before: StrategyState) -> StrategyState:
         """A strategy's state after a step, which a replica that has stopped keeps as it was (unless it has grown)."""
-        if isinstance(now, dict):
-            return {n: self._going(active, v, before[n]) if n in before else v for n, v in now.items()}
-        return now if now.shape != before.shape else torch.where(self.broadcast(active, now), now, before)
+        after: StrategyState = {}
+        for name, value in now.items():
+            old = before.get(name)
+            if old is not None and isinstance(value, dict):
+                after[name] = self._going(active, value, old)
+            elif old is not None and value.shape == old.shape:
+                after[name] = torch.where(self.broadcast(active, value), value, old)
+            else:
+                after[name] = value
+        return after
 
     # --- a task's beginning and end ------------------------------------------------------------------
 
@@ -392,7 +399,7 @@ class Engine:
                 after[k] = consolidated(state.replica(k), strategy, player, self.names[player], source, task, rows)
             nothing = tree_map(torch.zeros_like, after[going[0]])  # what has diverged has nothing to keep
             every = [after.get(k, nothing) for k in range(self.replicas or 1)]
-            state.strategy[player] = tree_stack(every) if self.replicas else every[0]
+            state.strategy[player] = self._joined(every)
         state.tasks = [t for t in state.tasks if t != task] + [task]
 
     def adapt(self, run: State, batch: Batch) -> Params:

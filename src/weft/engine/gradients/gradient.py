@@ -18,7 +18,7 @@ from weft.core.strategy import Loss, Strategy, StrategyState
 from weft.core.trees import Params, tree_map
 from weft.engine.distributed import gather, largest, mean, refuse_moving
 from weft.engine.gradients.groups import by_groups
-from weft.engine.gradients.loss import Parts, Place, base_loss, differentiate, shares
+from weft.engine.gradients.loss import Parts, Place, Slope, base_loss, differentiate, shares
 from weft.engine.gradients.pooled import pooled, side_by_side
 from weft.engine.gradients.recipe import Recipe, in_groups
 from weft.engine.vectorize import Mapper
@@ -28,7 +28,7 @@ __all__ = ["conclude", "gradient", "local", "pool", "shared_axis"]
 
 def gradient(
     recipe: Recipe, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState
-) -> tuple[Params, Tensor, Params, StrategyState]:
+) -> Slope:
     """The gradient, the mean loss, the buffers after the forward and the strategy's state.
 
     Args:
@@ -104,9 +104,7 @@ def pool(
     return pooled
 
 
-def conclude(
-    recipe: Recipe, parts: Parts, at: Place, strategy: Strategy, state: StrategyState
-) -> tuple[Params, Tensor, Params, StrategyState]:
+def conclude(recipe: Recipe, parts: Parts, at: Place, strategy: Strategy, state: StrategyState) -> Slope:
     """From the parts of a whole batch to what `gradient` gives: the groups combined, the penalty added."""
     losses = value = parts["loss"]
     state = parts.get("state", state)

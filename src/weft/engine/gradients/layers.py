@@ -11,7 +11,6 @@ one that an ordinary backward makes. A convolution is a linear layer over patche
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +50,7 @@ class Taps:
 
         return hook
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         for hook in self.hooks:
             hook.remove()
 
@@ -76,7 +75,7 @@ def patches(layer: nn.Module, a: Tensor, rows: int) -> Tensor | None:
             "dilation": (1, *layer.dilation) if flat else layer.dilation,
             "stride": (1, *layer.stride) if flat else layer.stride,
         }
-        return F.unfold(a, padding=pad, **sizes)  # type: ignore[arg-type]
+        return F.unfold(a, padding=pad, **sizes)
     return None
 
 
@@ -115,7 +114,7 @@ class GroupGradients:
 
     def __init__(self, objective: Objective, names: set[str]) -> None:
         self.objective, self.names = objective, names
-        self.shapes: dict[Any, dict[str, tuple[int, ...]] | None] = {}
+        self.shapes: dict[tuple[tuple[str, torch.Size], ...], dict[str, tuple[int, ...]] | None] = {}
         self.bytes = 0
 
     def covers(self, loss: Loss, params: Params, batch: Batch) -> bool:
@@ -130,11 +129,11 @@ class GroupGradients:
         seen: dict[str, list[tuple[int, ...]]] = {}
         left, rows = set(self.names), rows_of(flat)
 
-        def look(name: str, layer: Any, a: Tensor, output: Tensor) -> None:
+        def look(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> None:
             seen.setdefault(name, []).append(tuple(output.shape))
-            found = patches(layer, a, rows)
-            if found is not None:
-                self.bytes = max(self.bytes, found.numel() // rows * found.element_size())
+            inputs = patches(layer, a, rows)
+            if inputs is not None:
+                self.bytes = max(self.bytes, inputs.numel() // rows * inputs.element_size())
                 left.discard(f"{name}.weight")
                 left.discard(f"{name}.bias")
 

@@ -19,10 +19,12 @@ from weft.core.trees import Params, tree_map
 from weft.engine.ambient import serving
 from weft.engine.holding import holding
 
-__all__ = ["Parts", "Place", "Wrapped", "base_loss", "counted", "differentiate", "mass_of", "masses", "shares"]
+__all__ = ["Parts", "Place", "Slope", "Wrapped", "base_loss", "counted", "differentiate", "mass_of", "masses", "shares"]
 
 Wrapped = Callable[[Params], Loss]
 """The strategy's loss, given the buffers before the forward."""
+Slope = tuple[Params, Tensor, Params, StrategyState]
+"""The gradient, the mean loss, the buffers after the forward and the strategy's state."""
 Aux = TypeVar("Aux")
 
 
