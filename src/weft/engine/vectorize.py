@@ -68,8 +68,7 @@ def in_chunks(function: Callable[..., Result], args: Sequence[object], size: int
         if whole is None:
             whole = pytree.tree_map(lambda t: t.new_empty((size, *t.shape[1:])), part)
         # In place: parts and whole side by side would take twice the memory.
-        for into, value in zip(pytree.tree_leaves(whole), pytree.tree_leaves(part), strict=True):
-            into[window] = value
+        pytree.tree_map_(lambda into, value: into[window].copy_(value), whole, part)  # noqa: B023 (called at once)
     return whole
 
 
