@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,12 +56,16 @@ def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) ->
             continue  # another process's; the first is run by all, for it tells what is measured
         batch = numbered(batch, state.replicas, grouped=grouped)
         if grouped:
-            batch = flatten_groups(batch) if state.replicas is None else tree_map(lambda t: t.flatten(1, 2), batch)
+            batch = (
+                flatten_groups(batch)
+                if state.replicas is None
+                else tree_map(partial(torch.flatten, start_dim=1, end_dim=2), batch)
+            )
         sums.append(mapped(state.replicas, one, state.params, state.buffers, batch, key))
     if not sums:
         return {}
     if turn and rank:
         sums[0] = tree_map(torch.zeros_like, sums[0])
-    whole = tree_map(lambda t: t.sum(0), tree_stack(sums))
+    whole = tree_map(partial(torch.sum, dim=0), tree_stack(sums))
     whole = total(whole, f"after step {state.step}") if turn else whole
     return {n: v / whole["mass"]["mass"] for n, v in whole["sums"].items()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import itemgetter
+
 import torch
 from torch import Tensor
 
@@ -117,10 +120,11 @@ class Engine:
         starts = [initialize(built, seed, init) for built, seed in zip(builds, seeds, strict=True)]
         if init == "reset" and len(starts) > 1:
             refuse_alike(self.objective, [params for params, _ in starts])
+        to_device = partial(Tensor.to, device=device)
         state = State(
             objective=self.objective,
-            params=tree_map(lambda t: t.to(device), self._joined([p for p, _ in starts])),
-            buffers=tree_map(lambda t: t.to(device), self._joined([b for _, b in starts])),
+            params=tree_map(to_device, self._joined([p for p, _ in starts])),
+            buffers=tree_map(to_device, self._joined([b for _, b in starts])),
             seeds=torch.tensor(seeds if self.replicas else seeds[0], dtype=torch.int64, device=device),
             replicas=self.replicas,
             active=torch.ones(len(seeds) if self.replicas else (), dtype=torch.bool, device=device),
@@ -128,7 +132,7 @@ class Engine:
         )
         for player in self.players:
             states = [self.strategy.init({n: p[n] for n in self.names[player]}) for p, _ in starts]
-            state.strategy[player] = tree_map(lambda t: t.to(device), self._joined(states))
+            state.strategy[player] = tree_map(to_device, self._joined(states))
         self.prepare(state)
         return state
 
@@ -211,7 +215,7 @@ class Engine:
         """How a player's gradient is computed, looked up once: at the first batch, of the first replica."""
         if player not in self.recipes:
             first = at if self.replicas is None else at.replica(0)
-            rows = batch if self.replicas is None else tree_map(lambda t: t[0], batch)
+            rows = batch if self.replicas is None else tree_map(itemgetter(0), batch)
             self.recipes[player] = look(
                 self.objective,
                 player,
@@ -395,7 +399,7 @@ class Engine:
         for player in self.players if going else ():
             after: dict[int, StrategyState] = {}
             for k in going:
-                strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))  # noqa: B023 (called at once)
+                strategy = self.strategy.having(**tree_map(itemgetter(k), self.swept))
                 after[k] = consolidated(state.replica(k), strategy, player, self.names[player], source, task, rows)
             nothing = tree_map(torch.zeros_like, after[going[0]])  # what has diverged has nothing to keep
             every = [after.get(k, nothing) for k in range(self.replicas or 1)]

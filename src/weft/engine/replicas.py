@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -60,7 +61,7 @@ def numbered(batch: Batch, replicas: int | None, *, grouped: bool) -> Batch:
     dims = 2 if grouped else 1
     if replicas is None:
         return number_rows(batch, dims)
-    one = number_rows(tree_map(lambda t: t[0], batch), dims)
+    one = number_rows(tree_map(itemgetter(0), batch), dims)
     return _with_rows(batch, one, replicas)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -64,7 +65,7 @@ def in_chunks(function: Callable[..., Result], args: Sequence[object], size: int
     whole: Any = None
     for start in range(0, size, chunk):
         window = slice(start, start + chunk)
-        part = function(*(tree_map(lambda t: t[window], arg) for arg in args))  # noqa: B023 (called at once)
+        part = function(*(tree_map(itemgetter(window), arg) for arg in args))
         if whole is None:
             whole = pytree.tree_map(lambda t: t.new_empty((size, *t.shape[1:])), part)
         # In place: parts and whole side by side would take twice the memory.
@@ -103,7 +104,7 @@ class Mapper:
         size = pytree.tree_leaves(sliced)[0].shape[0]
 
         def one(i: int) -> Result:
-            taken = (arg if d is None else tree_map(lambda t: t[i], arg) for arg, d in zip(args, dims, strict=True))
+            taken = (arg if d is None else tree_map(itemgetter(i), arg) for arg, d in zip(args, dims, strict=True))
             return function(*taken)
 
         return pytree.tree_map(lambda *parts: torch.stack(parts), *map(one, range(size)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ def _mean(
     after: list[Params] = []
     for start in range(0, len(weights), recipe.chunk):
         window = slice(start, start + recipe.chunk)
-        part = tree_map(lambda t: t[window], batch)  # noqa: B023 (used before the next turn)
+        part = tree_map(itemgetter(window), batch)
 
         def scalar(p: Params, part: Batch = part, counts: Tensor = weights[window]) -> tuple[Tensor, Params]:
             losses, left = mapper(partial(each, p), (0, 0), _spread(buffers, len(counts)), part)
@@ -115,7 +116,7 @@ def _summed(
     after: list[Params] = []
     for start in range(0, len(weights), chunk):
         window = slice(start, start + chunk)
-        part, held = (tree_map(lambda t: t[window], tree) for tree in (batch, spread))  # noqa: B023
+        part, held = (tree_map(itemgetter(window), tree) for tree in (batch, spread))
         gradients, (values, left) = some(held, part)
         more = strategy.summarize(gradients, weights[window])
         del gradients

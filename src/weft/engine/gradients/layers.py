@@ -11,6 +11,8 @@ one that an ordinary backward makes. A convolution is a linear layer over patche
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from weft.core.objective import Objective, reduce
 from weft.core.source import Batch, flatten_groups, rows_of
 from weft.core.strategy import Loss
-from weft.core.trees import Params
+from weft.core.trees import Params, tree_map
 from weft.engine.gradients.loss import differentiate
 
 __all__ = ["GroupGradients", "Taps", "agree", "patches", "positions"]
@@ -105,7 +107,7 @@ class GroupGradients:
     """Every group's gradient from one forward and one backward of all rows.
 
     It holds where all parameters belong to layers with a rule, each called once, and rows do not mix.
-    Whoever uses it compares it with the general way on a first batch.
+    Whoever uses it asks `holds` on a first batch.
 
     Args:
         objective: the built objective.
@@ -117,9 +119,22 @@ class GroupGradients:
         self.shapes: dict[tuple[tuple[str, torch.Size], ...], dict[str, tuple[int, ...]] | None] = {}
         self.bytes = 0
 
-    def covers(self, loss: Loss, params: Params, batch: Batch) -> bool:
-        """Whether there is a rule for every parameter, on such a batch."""
-        return self._shapes(loss, params, flatten_groups(batch)) is not None
+    def holds(self, loss: Loss, params: Params, batch: Batch) -> bool:
+        """Whether there is a rule for every parameter, and it gives what a backward for each group gives."""
+        if self._shapes(loss, params, flatten_groups(batch)) is None:
+            return False
+        by_rule, _ = self(loss, params, batch, transform=False)
+
+        def mean(p: Params, part: Batch) -> tuple[Tensor, Params]:
+            output = loss(p, part)
+            return reduce(output.losses, output.weight), {}
+
+        for e in range(rows_of(batch)):
+            part = tree_map(itemgetter(e), batch)
+            truth, _ = differentiate(partial(mean, part=part), params, transform=False)
+            if not all(agree(by_rule[name][e], g) for name, g in truth.items()):
+                return False
+        return True
 
     def _shapes(self, loss: Loss, params: Params, flat: Batch) -> dict[str, tuple[int, ...]] | None:
         """The shapes of the layers' outputs, looked up once for each kind of batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, TypedDict, TypeVar
 
 import torch
@@ -38,7 +39,7 @@ class Place(NamedTuple):
 
     def replica(self, k: int) -> Place:
         """One replica's, where all tensors have replicas on their leading axis."""
-        params, others, buffers = (tree_map(lambda t: t[k], tree) for tree in (self.params, self.others, self.buffers))
+        params, others, buffers = (tree_map(itemgetter(k), tree) for tree in (self.params, self.others, self.buffers))
         return Place(params, others, buffers, self.key[k])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -73,8 +74,4 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
         return [batch]
     rows = rows_of(batch)
     edges = [i * rows // pieces for i in range(pieces + 1)]
-    return [
-        tree_map(lambda t: t[a:b], batch)  # noqa: B023 (used before the next turn)
-        for a, b in pairwise(edges)
-        if b > a
-    ]
+    return [tree_map(itemgetter(slice(a, b)), batch) for a, b in pairwise(edges) if b > a]

@@ -14,6 +14,7 @@ elsewhere, or rows that are not in the batch's order do not pass and go the gene
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -244,7 +245,7 @@ def _one_by_one(
     chunk = max(1, min(rows, 2**26 // max(size, 1)))
     for which in range(count):
         for start in range(0, rows, chunk):
-            part = tree_map(lambda t: t[start : start + chunk], single)  # noqa: B023
+            part = tree_map(itemgetter(slice(start, start + chunk)), single)
 
             def one(row: Batch, which: int = which) -> tuple[Params, Tensor]:
                 return grad(lambda v: scalars(v, row, which), has_aux=True)(chosen)
