@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,8 +37,12 @@ class ambient(TorchFunctionMode):
         self._calls = 0
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         served = _SERVED.get(func)
         if served is None:
             return func(*args, **(kwargs or {}))
@@ -46,26 +50,26 @@ class ambient(TorchFunctionMode):
         return served(self, self._calls, *args, **(kwargs or {}))
 
 
-_PLAIN = ("linear", "activation", "conv", "container", "flatten", "normalization", "pooling", "padding", "sparse")
-_plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_DRAWLESS = ("linear", "activation", "conv", "container", "flatten", "normalization", "pooling", "padding", "sparse")
+_without_draws: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def serving(module: nn.Module) -> AbstractContextManager[Any]:
+def serving(module: nn.Module) -> AbstractContextManager[object]:
     """`ambient()` around a module's forward; nothing, which is cheaper, where all its layers are known not to draw.
 
     Those are torch's layers without randomness, and weft's own, which draw by `weft.core.random`.
     """
-    if module not in _plain:
-        _plain[module] = all(_is_plain(layer) for layer in module.modules())
-    return nullcontext() if _plain[module] else ambient()
+    if module not in _without_draws:
+        _without_draws[module] = not any(_may_draw(layer) for layer in module.modules())
+    return nullcontext() if _without_draws[module] else ambient()
 
 
-def _is_plain(layer: nn.Module) -> bool:
+def _may_draw(layer: nn.Module) -> bool:
     kind = type(layer)
     home = kind.__module__
-    known = home.startswith("weft.") or home in {f"torch.nn.modules.{name}" for name in _PLAIN}
+    known = home.startswith("weft.") or home in {f"torch.nn.modules.{name}" for name in _DRAWLESS}
     hooked = layer._forward_hooks or layer._forward_pre_hooks
-    return known and not hooked and kind not in (nn.RReLU, nn.MultiheadAttention)
+    return not known or bool(hooked) or kind in (nn.RReLU, nn.MultiheadAttention)
 
 
 def refuse_hidden_randomness(module: nn.Module) -> None:
@@ -140,7 +144,7 @@ def _attention(
     return _dropout_along(False)(frame, call, scores.softmax(-1), dropout_p) @ value
 
 
-def _inside(function: Any) -> Callable[..., Any]:
+def _inside(function: Any) -> Callable[..., object]:
     """Serves a composite written in Python by running its body with the mode still on: a copy of the
     function whose own dispatch check is off, so that the draws inside it are served too."""
     body = types.FunctionType(
@@ -152,17 +156,17 @@ def _inside(function: Any) -> Callable[..., Any]:
     )
     body.__kwdefaults__ = function.__kwdefaults__
 
-    def run(frame: ambient, call: int, *args: Any, **kwargs: Any) -> Any:
+    def run(frame: ambient, call: int, *args: object, **kwargs: object) -> object:
         with frame:
             return body(*args, **kwargs)
 
     return run
 
 
-def _filled(draw: Callable[[int, Tensor], Tensor]) -> Callable[..., Tensor]:
+def _filled(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """An in-place random fill (`x.normal_()`), by copying the draw in."""
 
-    def fill(_: ambient, call: int, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def fill(_: ambient, call: int, input: Tensor, *args: object, **kwargs: object) -> Tensor:
         kwargs.pop("generator", None)
         return input.copy_(draw(call, input, *args, **kwargs))
 
@@ -187,7 +191,14 @@ def _exponential_fill(call: int, x: Tensor, lambd: float = 1.0) -> Tensor:
 
 
 def _fresh(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def make(frame: ambient, call: int, *size: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+    def make(
+        frame: ambient,
+        call: int,
+        *size: int | Sequence[int],
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        **options: Any,
+    ) -> Tensor:
         shape = _size(options.pop("size", None) or size)
         value = draw(shape, place=call, dtype=dtype or torch.get_default_dtype())
         return value.to(device) if device is not None else value
@@ -196,13 +207,20 @@ def _fresh(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fresh_like(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def make(frame: ambient, call: int, input: Tensor, *, dtype: Any = None, **options: Any) -> Tensor:
+    def make(frame: ambient, call: int, input: Tensor, *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
         return draw(input.shape, place=call, dtype=dtype or input.dtype)
 
     return make
 
 
-def _torch_normal(_: ambient, call: int, mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> Tensor:
+def _torch_normal(
+    _: ambient,
+    call: int,
+    mean: Tensor | float,
+    std: Tensor | float = 1.0,
+    size: Sequence[int] | None = None,
+    **options: object,
+) -> Tensor:
     like = mean if isinstance(mean, Tensor) else std
     shape = (
         size if size is not None else torch.broadcast_shapes(*(v.shape for v in (mean, std) if isinstance(v, Tensor)))
@@ -211,11 +229,11 @@ def _torch_normal(_: ambient, call: int, mean: Any, std: Any = 1.0, size: Any = 
     return mean + std * normal(shape, place=call, dtype=dtype)
 
 
-def _torch_bernoulli(_: ambient, call: int, input: Tensor, p: float | None = None, **options: Any) -> Tensor:
+def _torch_bernoulli(_: ambient, call: int, input: Tensor, p: float | None = None, **options: object) -> Tensor:
     return bernoulli(input if p is None else torch.full_like(input, p), place=call)
 
 
-def _randint(_: ambient, call: int, *args: Any, dtype: Any = torch.int64, **options: Any) -> Tensor:
+def _randint(_: ambient, call: int, *args: Any, dtype: torch.dtype = torch.int64, **options: object) -> Tensor:
     low, high, shape = args if len(args) == 3 else (0, *args)
     return (low + (high - low) * uniform(shape, place=call, dtype=torch.float64)).floor().to(dtype)
 
@@ -248,8 +266,8 @@ def _batch_norm(
     return output if bias is None else output + bias.reshape(shape)
 
 
-def _refuse(function: Any) -> Callable[..., Any]:
-    def refused(*_: Any, **__: Any) -> Any:
+def _refuse(function: Callable[..., object]) -> Callable[..., object]:
+    def refused(*_: object, **__: object) -> object:
         raise NotImplementedError(
             f"expected randomness that can be keyed, got torch's {function.__name__} in a forward; draw by "
             "weft.core.random (uniform, normal, categorical, permutation) instead"
@@ -258,7 +276,7 @@ def _refuse(function: Any) -> Callable[..., Any]:
     return refused
 
 
-_SERVED: dict[Any, Callable[..., Any]] = {
+_SERVED: dict[Callable[..., object], Callable[..., object]] = {
     F.dropout: _dropout_along(False),
     F.dropout1d: _dropout_along(True),
     F.dropout2d: _dropout_along(True),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -46,7 +45,7 @@ def build(objective: Objective, spec: Spec, seed: int, dtype: torch.dtype) -> Ob
 
 def initialize(built: Objective, seed: int, init: str) -> tuple[Params, Params]:
     """Parameters and buffers for a seed: every layer drawn anew (`reset`) or as it came (`keep`)."""
-    module: Any = copy.deepcopy(built)
+    module = copy.deepcopy(built)
     if init == "reset":
         with seeded(seed, "init"):
             for layer in module.modules():
@@ -58,7 +57,7 @@ def initialize(built: Objective, seed: int, init: str) -> tuple[Params, Params]:
     return params, buffers
 
 
-def _reset_of(layer: nn.Module) -> Any:
+def _reset_of(layer: nn.Module) -> Callable[[], object] | None:
     reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
     return reset if callable(reset) else None
 

@@ -8,16 +8,15 @@ replay, and a replica that diverges is frozen by a mask, which the host reads at
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.core.source import Batch
 from weft.core.state import State
-from weft.core.trees import tree_map
+from weft.core.trees import tree_copy_, tree_leaves, tree_map, tree_same
 from weft.engine.distributed import world
-from weft.engine.engine import Engine
+from weft.engine.engine import Engine, loss_name
 
 __all__ = ["Captured", "stepper"]
 
@@ -25,31 +24,15 @@ _WARMUP = 3  # steps made eagerly before a graph is recorded, as PyTorch asks
 _GRAPHS = 8  # more kinds of batches than this are not worth a graph each
 
 
-def stepper(engine: Engine, state: State) -> Any:
+def stepper(engine: Engine, state: State) -> Engine | Captured:
     """What makes a step: the engine itself, or its recorded steps where that is possible."""
     alone = world()[1] == 1  # what several processes say to each other is not recorded
     capturable = state.device.type == "cuda" and not engine.schedulers and engine.capture and alone
     return Captured(engine, state) if capturable else engine
 
 
-def _copy(into: Any, value: Any) -> None:
-    """A tree's tensors into another's, in place; what is the same tensor already is left."""
-    if isinstance(into, dict):
-        for name in into:
-            _copy(into[name], value[name])
-    elif into is not value:
-        into.copy_(value)
-
-
-def _same_form(a: Any, b: Any) -> bool:
-    """Whether two trees have the same names and shapes."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same_form(a[name], b[name]) for name in a)
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
-
-
-def _leaves(tree: Any) -> list[Tensor]:
-    return [leaf for value in tree.values() for leaf in _leaves(value)] if isinstance(tree, dict) else [tree]
+Kind = tuple[tuple[str, ...], tuple[tuple[tuple[int, ...], torch.dtype], ...]]
+"""Who moves, and the shapes and dtypes of the batch."""
 
 
 class _Graph:
@@ -65,7 +48,7 @@ class Captured:
 
     def __init__(self, engine: Engine, state: State) -> None:
         self.engine, self.state = engine, state
-        self.graphs: dict[Any, _Graph] = {}
+        self.graphs: dict[Kind, _Graph] = {}
         self.clock = torch.tensor(state.step, device=state.device)
         self.factor = torch.ones((), device=state.device, dtype=next(iter(state.params.values())).dtype)
         self.failed = False
@@ -73,9 +56,9 @@ class Captured:
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; as `Engine.step`."""
         engine = self.engine
-        movers = tuple(p for p in engine.players if state.step % engine.objective.every(p) == 0)
+        movers = engine.movers(state)
         numbered = engine.numbered(batch, grouped=engine.grouped)
-        kind = (movers, tuple((tuple(t.shape), t.dtype) for t in _leaves(numbered)))
+        kind = (movers, tuple((tuple(t.shape), t.dtype) for t in tree_leaves(numbered)))
         if self.failed or (kind not in self.graphs and len(self.graphs) >= _GRAPHS):
             return self._eager(batch)
         entry = self.graphs.setdefault(kind, _Graph(numbered))
@@ -84,7 +67,7 @@ class Captured:
             return self._eager(batch)
         self.factor.fill_(engine.factor(state))
         self.clock.fill_(state.step)
-        _copy(entry.batch, numbered)
+        tree_copy_(entry.batch, numbered)
         if entry.graph is None and not self._record(entry, movers):
             return self._eager(batch)
         if entry.graph is not None:
@@ -97,8 +80,8 @@ class Captured:
         kept = dict(self.state.strategy)
         report = self.engine.step(self.state, batch)
         for player, tree in kept.items():
-            if _same_form(tree, self.state.strategy[player]):  # else it has grown, as it may in its first steps
-                _copy(tree, self.state.strategy[player])
+            if tree_same(tree, self.state.strategy[player]):  # else it has grown, as it may in its first steps
+                tree_copy_(tree, self.state.strategy[player])
                 self.state.strategy[player] = tree
         return report
 
@@ -114,8 +97,10 @@ class Captured:
             with torch.cuda.graph(graph):
                 engine.objective.train()
                 for player in movers:
-                    name, loss = self._move(player, entry.batch)
-                    entry.losses[name] = loss
+                    kept = state.strategy[player]
+                    entry.losses[loss_name(player)] = engine.move(state, entry.batch, player, self.factor)
+                    tree_copy_(kept, state.strategy[player])
+                    state.strategy[player] = kept
         except RuntimeError as error:
             self.failed = True
             warnings.warn(
@@ -128,18 +113,3 @@ class Captured:
             state.clock = None
         entry.graph = graph
         return True
-
-    def _move(self, player: str, batch: Batch) -> tuple[str, Tensor]:
-        """One player's update, in place."""
-        engine, state = self.engine, self.state
-        gradient, loss, buffers, own = engine.gradient(state, batch, player)
-        norm = engine.norm(gradient)
-        state.active.logical_and_(torch.isfinite(norm + loss))
-        kept = state.strategy[player]
-        engine.apply(state, player, engine.clipped(gradient, norm), own, factor=self.factor)
-        _copy(kept, state.strategy[player])
-        state.strategy[player] = kept
-        for name, b in buffers.items():
-            old = state.buffers[name]
-            old.copy_(torch.where(engine.broadcast(state.active, b), b, old))
-        return f"{player}_loss" if player else "loss", loss

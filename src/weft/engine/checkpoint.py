@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from weft.core.files import write_bytes
-from weft.core.values import pack, unpack
+from weft.core.values import Json, pack, unpack
 
 __all__ = ["FORMAT", "read", "write"]
 
@@ -24,7 +23,7 @@ FORMAT = 2
 _READ = (1, FORMAT)  # of format 1, arrays have no mark of their own: see `weft.learner.folder`
 
 
-def write(folder: Path, tree: dict[str, Any]) -> None:
+def write(folder: Path, tree: Json) -> None:
     """Keeps a tree in a folder, in place of what was kept there before."""
     from safetensors.torch import save
 
@@ -51,7 +50,7 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _header(folder: Path) -> dict[str, Any] | None:
+def _header(folder: Path) -> Json | None:
     path = folder / "state.json"
     if not path.exists():
         return None
@@ -71,7 +70,7 @@ def _header(folder: Path) -> dict[str, Any] | None:
     return header
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> Json:
     """The tree kept in a folder, checked."""
     from safetensors import SafetensorError
     from safetensors.torch import load

@@ -18,7 +18,7 @@ import atexit
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from weft.core.objective import Objective
 from weft.core.source import Batch, rows_of
-from weft.core.trees import tree_map
+from weft.core.trees import AnyTree, tree_leaves, tree_map
 
 __all__ = [
     "Lost",
@@ -116,7 +116,7 @@ def _timeout() -> float:
     return seconds
 
 
-def _call(collective: Callable[[], Any], where: str) -> None:
+def _call(collective: Callable[[], object], where: str) -> None:
     """Runs what needs every rank; where one does not answer, says so and what can be done."""
     try:
         collective()
@@ -144,11 +144,11 @@ def share(batch: Batch, axis: int) -> Batch:
     if size == 1:
         return batch
     count = rows_of(batch, axis)
-    before: tuple[Any, ...] = (slice(None),) * axis
     if count % size == 0:
+        before = (slice(None),) * axis
         return tree_map(lambda t: t[(*before, slice(rank, None, size))], batch)
     index = torch.arange(rank, -(-count // size) * size, size)
-    taken = tree_map(lambda t: t[(*before, index.clamp_max(count - 1).to(t.device))], batch)
+    taken = tree_map(lambda t: t.index_select(axis, index.clamp_max(count - 1).to(t.device)), batch)
     return _weighed(taken, index < count, axis)
 
 
@@ -166,18 +166,10 @@ def _weighed(batch: Batch, real: Tensor, axis: int) -> Batch:
 # --- over all ranks ---------------------------------------------------------------------------------
 
 
-def _leaves(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, dict):
-        for value in tree.values():
-            yield from _leaves(value)
-    else:
-        yield tree
-
-
-def _reduced(tree: Any, operation: Any, where: str) -> Any:
+def _reduced(tree: AnyTree, operation: dist.ReduceOp.RedOpType, where: str) -> AnyTree:
     """Every tensor of a tree reduced over the ranks: one call for each dtype, since calls cost more than bytes."""
     by_kind: dict[torch.dtype, list[Tensor]] = {}
-    for leaf in _leaves(tree):
+    for leaf in tree_leaves(tree):
         by_kind.setdefault(leaf.dtype, []).append(leaf)
     after: dict[torch.dtype, Iterator[Tensor]] = {}
     for dtype, leaves in by_kind.items():
@@ -187,7 +179,7 @@ def _reduced(tree: Any, operation: Any, where: str) -> Any:
     return tree_map(lambda leaf: next(after[leaf.dtype]).reshape(leaf.shape), tree)
 
 
-def total(tree: Any, where: str = "") -> Any:
+def total(tree: AnyTree, where: str = "") -> AnyTree:
     """The sum over the ranks of every tensor in a tree; `where` is for the message if one is lost.
 
     >>> total({"a": torch.ones(2)})
@@ -196,16 +188,16 @@ def total(tree: Any, where: str = "") -> Any:
     return tree if world()[1] == 1 else _reduced(tree, dist.ReduceOp.SUM, where)
 
 
-def largest(tree: Any, where: str = "") -> Any:
+def largest(tree: AnyTree, where: str = "") -> AnyTree:
     """The elementwise largest over the ranks of every integer tensor in a tree."""
     if world()[1] == 1:
         return tree
     wide = _reduced(tree_map(Tensor.long, tree), dist.ReduceOp.MAX, where)
-    kinds = iter([leaf.dtype for leaf in _leaves(tree)])
+    kinds = iter([leaf.dtype for leaf in tree_leaves(tree)])
     return tree_map(lambda leaf: leaf.to(next(kinds)), wide)
 
 
-def mean(tree: Any, mass: Tensor, where: str = "") -> tuple[Any, Tensor]:
+def mean(tree: AnyTree, mass: Tensor, where: str = "") -> tuple[AnyTree, Tensor]:
     """The ranks' weighted mean of every tensor in a tree, zero where there is no mass; and the whole mass.
 
     Args:
@@ -215,19 +207,19 @@ def mean(tree: Any, mass: Tensor, where: str = "") -> tuple[Any, Tensor]:
     """
     if world()[1] == 1:
         return tree, mass
-    kinds = iter([leaf.dtype for leaf in _leaves(tree)])
+    kinds = iter([leaf.dtype for leaf in tree_leaves(tree)])
 
     def shaped(value: Tensor, leaf: Tensor) -> Tensor:
         wide = torch.promote_types(leaf.dtype, torch.float32)  # sums of half precision would be rounded to it
         return value.to(wide).reshape(value.shape + (1,) * (leaf.dim() - value.dim()))
 
-    sums = total({"tree": tree_map(lambda leaf: leaf * shaped(mass, leaf), tree), "mass": mass}, where)
+    sums: dict[str, Any] = total({"tree": tree_map(lambda leaf: leaf * shaped(mass, leaf), tree), "mass": mass}, where)
     whole = sums["mass"]
     least = whole.clamp_min(torch.finfo(whole.dtype).tiny)
     return tree_map(lambda leaf: (leaf / shaped(least, leaf)).to(next(kinds)), sums["tree"]), whole
 
 
-def gather(tree: Any, axis: int, count: int, where: str = "") -> Any:
+def gather(tree: AnyTree, axis: int, count: int, where: str = "") -> AnyTree:
     """The whole of what `share` took apart along an axis of `count` entries, in its order, without padding."""
     size = world()[1]
     if size == 1:
@@ -319,7 +311,7 @@ def refuse_moving(own: dict[str, Tensor], common: dict[str, Tensor], mass: Tenso
         )
 
 
-def refuse_different(held: dict[str, Any], where: str = "") -> None:
+def refuse_different(held: Mapping[str, object], where: str = "") -> None:
     """Raises where the ranks do not hold the same tensors, by the name of what differs.
 
     A process that reads a part of the data by itself, or draws its own seed, would otherwise train on
@@ -341,9 +333,9 @@ def refuse_different(held: dict[str, Any], where: str = "") -> None:
         )
 
 
-def _digest(tree: Any) -> int:
+def _digest(tree: object) -> int:
     digest = hashlib.blake2b(digest_size=8)
-    for leaf in _leaves(tree):
+    for leaf in tree_leaves(tree):
         digest.update(str(tuple(leaf.shape)).encode())
         digest.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return int.from_bytes(digest.digest(), "little", signed=True)

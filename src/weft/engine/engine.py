@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from operator import itemgetter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer
-from weft.core.random import fold, key_of, keyed
-from weft.core.source import Batch, Source, flatten_groups, number_rows, rows_of
+from weft.core.random import keyed
+from weft.core.source import Batch, Source
 from weft.core.state import State
-from weft.core.strategy import Local, Strategy
-from weft.core.trees import Params, tree_map, tree_stack
-from weft.engine.ambient import serving
+from weft.core.strategy import Strategy, StrategyState
+from weft.core.trees import AnyTree, Params, tree_map, tree_stack
+from weft.engine.asking import call, measure
 from weft.engine.build import initialize, refuse_alike
-from weft.engine.distributed import refuse_coupled, refuse_different, share, total, world
-from weft.engine.gradients.curvature import factors, products
-from weft.engine.gradients.gradient import Gradient, base_loss
-from weft.engine.gradients.squares import Passes, squares
-from weft.engine.holding import holding
-from weft.engine.schedule import as_schedule, is_torch_scheduler
-from weft.engine.vectorize import vectorized
+from weft.engine.distributed import refuse_coupled, refuse_different, share, world
+from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
+from weft.engine.gradients.loss import Parts, Place, Slope
+from weft.engine.gradients.recipe import Recipe, look
+from weft.engine.refusals import refuse_batch_statistics, refuse_groups, refuse_strategy
+from weft.engine.replicas import batches, broadcast, mapped, numbered, once
+from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
+from weft.engine.tasks import adapted, consolidated
+from weft.engine.vectorize import Mapper
 
-__all__ = ["Diverged", "Engine"]
+__all__ = ["Diverged", "Engine", "loss_name"]
 
 
 class Diverged(FloatingPointError):  # noqa: N818 (what happened, not what went wrong)
     """Every replica's loss or gradient has become NaN or infinite."""
+
+
+def loss_name(player: str) -> str:
+    """Under which name a player's loss is reported."""
+    return f"{player}_loss" if player else "loss"
 
 
 class Engine:
@@ -42,13 +48,19 @@ class Engine:
         optimizers: by player ("" where there is one player).
         grouped, episodic: whether the source stacks groups, and whether those are episodes.
         clip: the largest norm of a gradient, per player and replica.
-        pieces, memory, weighting: see `Gradient`.
+        pieces, memory, weighting: see `weft.engine.gradients.recipe.look`; the replicas share the memory.
         schedule: a factor of the learning rate by progress, or a `torch` scheduler class.
         total: steps that the schedule spans.
         capture: on CUDA, record the step as a graph where that is possible.
         swept: hyperparameters that differ between replicas, by name, each a tensor over replicas:
             the strategy's own by their names, and `lr`.
+        replicas: how many, or None for a single run.
     """
+
+    call = staticmethod(call)
+    measure = staticmethod(measure)
+    batches = staticmethod(batches)
+    once = staticmethod(once)
 
     def __init__(
         self,
@@ -62,7 +74,7 @@ class Engine:
         pieces: int = 1,
         memory: int = 2**30,
         weighting: str = "example",
-        schedule: Any = None,
+        schedule: str | Schedule | None = None,
         total: int = 1,
         capture: bool = True,
         swept: dict[str, Tensor] | None = None,
@@ -72,23 +84,20 @@ class Engine:
         self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
         self.replicas, self.capture = replicas, capture
         self.schedule = as_schedule(schedule)
-        self.schedulers: dict[str, Any] = {}
+        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {}
         swept = dict(swept or {})
         self.rates = swept.pop("lr", None)
         self.swept = swept
         self.players = objective.players or ("",)
         self.names = {player: self._trained(player) for player in self.players}
-        options: dict[str, Any] = {
-            "grouped": grouped,
-            "weighting": weighting,
-            "pieces": pieces,
-            "memory": memory // (replicas or 1),
-        }
-        self.gradients = {p: Gradient(objective, p, transform=bool(replicas), **options) for p in self.players}
+        self.pieces, self.memory, self.weighting = pieces, memory // (replicas or 1), weighting
+        self.recipes: dict[str, Recipe] = {}  # by player, from the first batch on
+        self.mappers = {player: Mapper() for player in self.players}
         self._alike = False
+        self._settled: set[str] = set()
         self._groups: int | None = None
-        self._refuse(pieces)
-        self._refuse_batch_statistics()
+        refuse_strategy(strategy, objective, pieces)
+        refuse_batch_statistics(strategy, objective)
 
     def _trained(self, player: str) -> list[str]:
         prefix = f"{player}." if player else ""
@@ -101,53 +110,6 @@ class Engine:
             raise ValueError(f"expected something to train, got every parameter frozen by {optimizer.freeze!r}")
         return names
 
-    def _refuse(self, pieces: int) -> None:
-        """What only a built objective tells, and what a penalty over all groups cannot be cut into."""
-        reason = self.strategy.refuses(self.objective)
-        if reason:
-            raise ValueError(f"{self.strategy!r} cannot train {type(self.objective).__name__}: {reason}")
-        if self.strategy.across and pieces > 1:
-            raise ValueError(
-                f"expected accumulate=1 with {self.strategy!r}, whose penalty couples all rows of an update, got "
-                f"{pieces}; take a larger batch_size instead"
-            )
-
-    def _refuse_batch_statistics(self) -> None:
-        """Single examples have no statistics over a batch."""
-        for name, layer in self.objective.named_modules():
-            if self.strategy.needs == "example" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                raise ValueError(
-                    f"{self.strategy!r} looks at one example at a time, and {name!r} ({type(layer).__name__}) takes "
-                    "statistics over the batch, so one example has no gradient of its own; use LayerNorm or GroupNorm"
-                )
-
-    def _refuse_groups(self, batch: Batch, step: int) -> None:
-        """What is compared must be there: two environments or more, in every batch the same ones."""
-        if self.episodic or not (self.strategy.needs == "group" or self.strategy.per_group):
-            return
-        stacked = 0 if self.replicas is None else 1
-        groups, rows = batch["row"].shape[stacked:]
-        if groups == self._groups:
-            return
-        for name, field in batch.items():
-            if field.shape[stacked : stacked + 2] != (groups, rows):
-                raise ValueError(
-                    f"expected every field of a grouped batch to have {groups} environments of {rows} rows, as others "
-                    f"have, got {name!r} of shape {tuple(field.shape[stacked:])}; pad environments of unequal size by "
-                    "repeating rows at weight 0 (the field 'weight')"
-                )
-        if groups < 2:
-            raise ValueError(
-                f"{self.strategy!r} compares environments, got one only in the batch of step {step}; with a single "
-                "environment use ERM()"
-            )
-        if self._groups is not None:
-            raise ValueError(
-                f"expected {self._groups} environments in every batch, as in the first, got {groups} at step {step}; "
-                "one that is absent keeps its place, with rows of weight 0 (the field 'weight')"
-            )
-        self._groups = groups
-
     # --- state ---------------------------------------------------------------------------------------
 
     def init(
@@ -158,11 +120,11 @@ class Engine:
         starts = [initialize(built, seed, init) for built, seed in zip(builds, seeds, strict=True)]
         if init == "reset" and len(starts) > 1:
             refuse_alike(self.objective, [params for params, _ in starts])
-        join: Callable[[list[Any]], Any] = tree_stack if self.replicas else lambda trees: trees[0]
+        to_device = partial(Tensor.to, device=device)
         state = State(
             objective=self.objective,
-            params=tree_map(lambda t: t.to(device), join([p for p, _ in starts])),
-            buffers=tree_map(lambda t: t.to(device), join([b for _, b in starts])),
+            params=tree_map(to_device, self._joined([p for p, _ in starts])),
+            buffers=tree_map(to_device, self._joined([b for _, b in starts])),
             seeds=torch.tensor(seeds if self.replicas else seeds[0], dtype=torch.int64, device=device),
             replicas=self.replicas,
             active=torch.ones(len(seeds) if self.replicas else (), dtype=torch.bool, device=device),
@@ -170,9 +132,13 @@ class Engine:
         )
         for player in self.players:
             states = [self.strategy.init({n: p[n] for n in self.names[player]}) for p, _ in starts]
-            state.strategy[player] = tree_map(lambda t: t.to(device), join(states))
+            state.strategy[player] = tree_map(to_device, self._joined(states))
         self.prepare(state)
         return state
+
+    def _joined(self, trees: list[AnyTree]) -> AnyTree:
+        """The runs' trees stacked, or the only one."""
+        return tree_stack(trees) if self.replicas else trees[0]
 
     def prepare(self, state: State) -> None:
         """Fresh optimizers and schedules over the state's parameters."""
@@ -181,60 +147,38 @@ class Engine:
             params = {n: state.params[n] for n in self.names[player]}
             state.optimizers[player] = self.optimizers[player].make(params)
             if is_torch_scheduler(self.schedule):
-                self.schedulers[player] = self.schedule(state.optimizers[player])  # type: ignore[arg-type]
+                self.schedulers[player] = self.schedule(state.optimizers[player])
         self._rates = {p: [g["lr"] for g in state.optimizers[p].param_groups] for p in self.players}
 
-    def _map(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A function of one run's tensors, over all replicas at once."""
-        return function(*args) if self.replicas is None else vectorized(function)(*args)
+    def adopt(self, other: Engine) -> None:
+        """Takes what another engine has found out about the same objective: what cannot be vectorized is announced."""
+        self.mappers = other.mappers
 
     # --- a step ---------------------------------------------------------------------------------------
 
-    def batches(self, source: Source, state: State) -> Iterator[Batch]:
-        """The source's batches, stacked over replicas where the source does not do so itself."""
-        yield from self._stacked(source.batches, source, state)
-
-    def once(self, source: Source, state: State, rows: int) -> Iterator[Batch]:
-        """The source's one pass, stacked likewise."""
-        yield from self._stacked(lambda view: source.once(view, rows), source, state)
-
-    def _stacked(self, read: Callable[[Any], Iterator[Batch]], source: Source, state: State) -> Iterator[Batch]:
-        if state.replicas is None or source.stacks:
-            yield from read(state)
-        else:
-            for batches in zip(*(read(_View(state, k)) for k in range(state.replicas)), strict=True):
-                yield tree_stack(list(batches))
-
     def numbered(self, batch: Batch, *, grouped: bool) -> Batch:
         """The batch with row numbers on it, the same in every replica."""
-        dims = 2 if grouped else 1
-        if self.replicas is None:
-            return number_rows(batch, dims)
-        one = number_rows(tree_map(lambda t: t[0], batch), dims)
-        return _with_rows(batch, one, self.replicas)
+        return numbered(batch, self.replicas, grouped=grouped)
 
-    def gradient(self, state: State, batch: Batch, player: str) -> tuple[Params, Tensor, Params, Any]:
+    def gradient(self, state: State, batch: Batch, player: str) -> Slope:
         """(gradient, mean loss, buffers, strategy state) of a player, per replica."""
         names = set(self.names[player])
         params = {n: p.detach() for n, p in state.params.items() if n in names}
         others = {n: p.detach() for n, p in state.params.items() if n not in names}
-        compute, key, strategy_state = self.gradients[player], state.key("step", player), state.strategy[player]
-        self._refuse_groups(batch, state.step)
+        at = Place(params, others, state.buffers, state.key("step", player))
+        if not self.episodic and (self.strategy.needs == "group" or self.strategy.per_group):
+            stacked = 0 if self.replicas is None else 1
+            self._groups = refuse_groups(self.strategy, batch, stacked, state.step, self._groups)
         if world()[1] > 1:
-            return self._gradient_over_ranks(compute, state, params, others, batch, player)
-        if self.replicas is None:
-            return compute(params, others, state.buffers, batch, key, self.strategy, strategy_state)
+            return self._gradient_over_ranks(state, at, batch, player)
+        recipe, mapper = self._recipe(player, at, batch), self.mappers[player]
 
-        def one(params: Any, others: Any, buffers: Any, batch: Any, key: Any, own: Any, swept: Any) -> Any:
-            return compute(params, others, buffers, batch, key, self.strategy.having(**swept), own)
+        def one(at: Place, batch: Batch, own: StrategyState, swept: Params) -> Slope:
+            return gradient(recipe, mapper, at, batch, self._having(swept), own)
 
-        self._look(compute, state, params, others, batch, player)
-        args = (params, others, state.buffers, batch, key, strategy_state, self.swept)
-        return vectorized(one)(*args)
+        return mapped(self.replicas, one, at, batch, state.strategy[player], self.swept)
 
-    def _gradient_over_ranks(
-        self, compute: Gradient, state: State, params: Params, others: Params, batch: Batch, player: str
-    ) -> tuple[Params, Tensor, Params, Any]:
+    def _gradient_over_ranks(self, state: State, at: Place, batch: Batch, player: str) -> Slope:
         """The same, each process taking its share of the batch; sums are made outside of the replicas' map."""
         where = f"at step {state.step}"
         if not self._alike:
@@ -244,24 +188,47 @@ class Engine:
                     f"expected a strategy whose loss the processes can share where {world()[1]} of them train, got "
                     f"{self.strategy!r}, whose penalty couples all rows of an update; train it in one process"
                 )
-            seeds, both = state.seeds, {**params, **others}
+            seeds, both = state.seeds, {**at.params, **at.others}
             refuse_different({"random_state": seeds, "parameters": both, "batch": batch}, where)
             self._alike = True
         stacked = 0 if self.replicas is None else 1
-        part = share(batch, stacked + compute.axis(self.strategy))
-        if stacked:
-            self._look(compute, state, params, others, part, player)
-        key, own = state.key("step", player), state.strategy[player]
+        part = share(batch, stacked + shared_axis(self.grouped, self.strategy))
+        recipe, mapper, own = self._recipe(player, at, part), self.mappers[player], state.strategy[player]
 
-        def local(params: Any, others: Any, buffers: Any, part: Any, key: Any, own: Any, swept: Any) -> Any:
-            return compute.local(params, others, buffers, part, key, self.strategy.having(**swept), own)
+        def before(at: Place, part: Batch, own: StrategyState, swept: Params) -> Parts:
+            return local(recipe, mapper, at, part, self._having(swept), own)
 
-        def conclude(parts: Any, params: Any, key: Any, own: Any, swept: Any) -> Any:
-            return compute.conclude(parts, params, key, self.strategy.having(**swept), own)
+        def after(parts: Parts, at: Place, own: StrategyState, swept: Params) -> Slope:
+            return conclude(recipe, parts, at, self._having(swept), own)
 
-        parts = self._map(local, params, others, state.buffers, part, key, own, self.swept)
-        parts = compute.pool(parts, state.buffers, batch, self.strategy, stacked, where)
-        return self._map(conclude, parts, params, key, own, self.swept)
+        parts = mapped(self.replicas, before, at, part, own, self.swept)
+        check = player not in self._settled
+        parts = pool(recipe, parts, state.buffers, batch, self.strategy, stacked, where, check=check)
+        self._settled.add(player)
+        return mapped(self.replicas, after, parts, at, own, self.swept)
+
+    def _having(self, swept: Params) -> Strategy:
+        """The strategy with a replica's own hyperparameters."""
+        return self.strategy.having(**swept) if swept else self.strategy
+
+    def _recipe(self, player: str, at: Place, batch: Batch) -> Recipe:
+        """How a player's gradient is computed, looked up once: at the first batch, of the first replica."""
+        if player not in self.recipes:
+            first = at if self.replicas is None else at.replica(0)
+            rows = batch if self.replicas is None else tree_map(itemgetter(0), batch)
+            self.recipes[player] = look(
+                self.objective,
+                player,
+                first,
+                rows,
+                self.strategy,
+                grouped=self.grouped,
+                weighting=self.weighting,
+                pieces=self.pieces,
+                memory=self.memory,
+                transform=self.replicas is not None,
+            )
+        return self.recipes[player]
 
     def probe(self, state: State, source: Source) -> None:
         """One gradient and one evaluation, without effect: raises what training would raise."""
@@ -272,38 +239,44 @@ class Engine:
         if not self.episodic:
             self.measure(state, iter([batch]), grouped=self.grouped)
 
-    def _look(self, compute: Gradient, state: State, params: Any, others: Any, batch: Any, player: str) -> None:
-        """Lets the gradient look at the first replica, which it cannot do inside the map over all."""
-        if not compute.ready:
-            first = [tree_map(lambda t: t[0], tree) for tree in (params, others, state.buffers, batch)]
-            loss = base_loss(self.objective, first[1], first[2], state.key("step", player)[0], player)
-            compute.look(loss, first[0], first[3], self.strategy)
-
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; returns their losses, per replica."""
         batch = self.numbered(batch, grouped=self.grouped)
-        report = {}
         if not self.objective.training:
             self.objective.train()
-        for player in self.players:
-            if state.step % self.objective.every(player):
-                continue
-            gradient, loss, buffers, own = self.gradient(state, batch, player)
-            norm = self.norm(gradient)
-            state.active.logical_and_(torch.isfinite(norm + loss))
-            self.settle(state, player)
-            self.apply(state, player, self.clipped(gradient, norm), own)
-            frozen = self.replicas is not None and not bool(state.active.all())
-            for name, b in buffers.items():
-                old = state.buffers[name]
-                old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
-            report[f"{player}_loss" if player else "loss"] = loss
+        report = {loss_name(player): self.move(state, batch, player) for player in self.movers(state)}
         state.step += 1
         return report
 
+    def movers(self, state: State) -> tuple[str, ...]:
+        """The players whose turn it is, in the order of their moves."""
+        return tuple(player for player in self.players if state.step % self.objective.every(player) == 0)
+
+    def move(self, state: State, batch: Batch, player: str, factor: Tensor | None = None) -> Tensor:
+        """One player's update, in place; returns its loss.
+
+        Args:
+            state: where the run stands.
+            batch: numbered.
+            player: who moves.
+            factor: in a step that is recorded to be replayed, the schedule's; then nothing is asked of the host,
+                and what has diverged is frozen by a mask alone.
+        """
+        gradient, loss, buffers, own = self.gradient(state, batch, player)
+        norm = self.norm(gradient)
+        state.active.logical_and_(torch.isfinite(norm + loss))
+        if factor is None:
+            self.settle(state, player)
+        frozen = factor is not None or (self.replicas is not None and not bool(state.active.all()))
+        self.apply(state, player, self.clipped(gradient, norm), own, factor, frozen=frozen)
+        for name, b in buffers.items():
+            old = state.buffers[name]
+            old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
+        return loss
+
     def broadcast(self, value: Tensor, like: Tensor) -> Tensor:
         """One number per replica, shaped to multiply a stacked tensor."""
-        return value if self.replicas is None else value.reshape(-1, *(1,) * (like.dim() - 1))
+        return broadcast(self.replicas, value, like)
 
     def clipped(self, gradient: Params, norm: Tensor) -> Params:
         """The gradient, shortened to the largest norm allowed."""
@@ -342,17 +315,25 @@ class Engine:
         for group, rate in zip(state.optimizers[player].param_groups, self._rates[player], strict=True):
             group["lr"] = rate * factor
 
-    def apply(self, state: State, player: str, gradient: Params, own: Any, factor: Tensor | None = None) -> None:
+    def apply(
+        self,
+        state: State,
+        player: str,
+        gradient: Params,
+        own: StrategyState,
+        factor: Tensor | None = None,
+        *,
+        frozen: bool,
+    ) -> None:
         """The optimizer proposes a step; the strategy, the replicas' own rates and what is frozen amend it.
 
-        With a `factor` (in a recorded step) the schedule too is applied to the step, and nothing is asked of
-        the host.
+        With a `factor` (in a recorded step) the schedule too is applied to the step; `frozen` says whether a replica
+        may have stopped.
         """
         optimizer = state.optimizers[player]
         if factor is None and not self.schedulers:
             self.set_rates(state, player, self.factor(state))
-        stopped = self.replicas is not None and (factor is not None or not bool(state.active.all()))
-        amend = stopped or factor is not None or self.strategy.does("update") or self.rates is not None
+        amend = frozen or self.strategy.does("update") or self.rates is not None
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         for name, g in gradient.items():
             state.params[name].grad = g
@@ -374,67 +355,38 @@ class Engine:
         if self.strategy.does("update"):
             key = state.key("update", player)
 
-            def act(step: Any, params: Any, own: Any, key: Any, swept: Any) -> Any:
+            def act(
+                step: Params, params: Params, own: StrategyState, key: Tensor, swept: Params
+            ) -> tuple[Params, StrategyState]:
                 with keyed(key):
-                    return self.strategy.having(**swept).update(step, params, own)
+                    return self._having(swept).update(step, params, own)
 
-            step, own = self._map(act, step, before, own, key, self.swept)
+            step, own = mapped(self.replicas, act, step, before, own, key, self.swept)
         for name, old in before.items():
             moved = old + step[name]
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
-        state.strategy[player] = self._going(state.active, own, state.strategy[player]) if stopped else own
+        kept = frozen and self.replicas is not None  # a single run that has stopped makes no further step
+        state.strategy[player] = self._going(state.active, own, state.strategy[player]) if kept else own
 
-    def _going(self, active: Tensor, now: Any, before: Any) -> Any:
+    def _going(self, active: Tensor, now: StrategyState, before: StrategyState) -> StrategyState:
         """A strategy's state after a step, which a replica that has stopped keeps as it was (unless it has grown)."""
-        if isinstance(now, dict):
-            return {n: self._going(active, v, before[n]) if n in before else v for n, v in now.items()}
-        return now if now.shape != before.shape else torch.where(self.broadcast(active, now), now, before)
+        after: StrategyState = {}
+        for name, value in now.items():
+            old = before.get(name)
+            if old is not None and isinstance(value, dict):
+                after[name] = self._going(active, value, old)
+            elif old is not None and value.shape == old.shape:
+                after[name] = torch.where(self.broadcast(active, value), value, old)
+            else:
+                after[name] = value
+        return after
 
-    # --- asking, measuring, consolidating ------------------------------------------------------------
+    # --- a task's beginning and end ------------------------------------------------------------------
 
-    def call(self, state: State, name: str, *args: Any, key: Tensor, rows: Tensor | None = None) -> Any:
-        """A method of the objective at one run's parameters, in evaluation mode, without gradients."""
-        training = self.objective.training
-        self.objective.eval()
-        try:
-            held = holding(self.objective, state.params, dict(state.buffers))
-            with torch.no_grad(), keyed(key, rows), serving(self.objective), held:
-                return getattr(self.objective, name)(*args)
-        finally:
-            self.objective.train(training)
-
-    def measure(self, state: State, batches: Iterator[Batch], *, grouped: bool = False) -> dict[str, Tensor]:
-        """The objective's measures over batches, each one number (per replica), weighted by example."""
-        rank, size = world()
-        pieces: list[Any] = []
-        turn = 0
-        for turn, batch in enumerate(batches):
-            if turn and turn % size != rank:
-                continue  # another process's; the first is run by all, for it tells what is measured
-            batch = self.numbered(batch, grouped=grouped)
-            if grouped:
-                flat: Any = flatten_groups
-                batch = flat(batch) if self.replicas is None else tree_map(lambda t: t.flatten(1, 2), batch)
-
-            def one(params: Any, buffers: Any, part: Any, key: Any) -> Any:
-                run = State(self.objective, params, buffers, key)
-                found = self.call(run, "measure", part, key=key, rows=part["row"])
-                weight = part.get("weight")
-                total = weight.sum() if weight is not None else torch.ones_like(part["row"]).sum()
-                weighed = {
-                    n: (v * total if v.dim() == 0 else (v if weight is None else v * weight).sum())
-                    for n, v in found.items()
-                }
-                return weighed, total
-
-            key = fold(key_of(state.seeds), "measure")
-            found, count = self._map(one, state.params, state.buffers, batch, key)
-            pieces.append({"sums": found, "mass": count})
-        if turn and rank:
-            pieces[0] = tree_map(torch.zeros_like, pieces[0])
-        whole: Any = tree_map(lambda t: t.sum(0), tree_stack(pieces)) if pieces else {"sums": {}}
-        whole = total(whole, f"after step {state.step}") if turn else whole
-        return {n: v / whole["mass"] for n, v in whole["sums"].items()}
+    def release(self, state: State, task: str) -> None:
+        """Begins a task: what the same task left before no longer counts."""
+        for player in self.players:
+            state.strategy[player] = self.strategy.release(state.strategy[player], task)
 
     def consolidate(self, state: State, source: Source, task: str, rows: int = 1024) -> None:
         """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""
@@ -445,64 +397,16 @@ class Engine:
             )
         going = [k for k in range(self.replicas or 1) if k not in state.diverged]
         for player in self.players if going else ():
-            found = {k: self._consolidate_one(state.replica(k), source, task, rows, player, k) for k in going}
-            nothing = tree_map(torch.zeros_like, found[going[0]])  # what has diverged has nothing to keep
-            after = [found.get(k, nothing) for k in range(self.replicas or 1)]
-            state.strategy[player] = tree_stack(after) if self.replicas else after[0]
+            after: dict[int, StrategyState] = {}
+            for k in going:
+                strategy = self.strategy.having(**tree_map(itemgetter(k), self.swept))
+                after[k] = consolidated(state.replica(k), strategy, player, self.names[player], source, task, rows)
+            nothing = tree_map(torch.zeros_like, after[going[0]])  # what has diverged has nothing to keep
+            every = [after.get(k, nothing) for k in range(self.replicas or 1)]
+            state.strategy[player] = self._joined(every)
         state.tasks = [t for t in state.tasks if t != task] + [task]
-
-    def _consolidate_one(self, run: State, source: Source, task: str, rows: int, player: str, k: int) -> Any:
-        params = {n: run.params[n].detach() for n in self.names[player]}
-        others = {n: p.detach() for n, p in run.params.items() if n not in params}
-        key = fold(key_of(run.seeds), "consolidate", task)
-
-        def batches() -> Iterator[Batch]:
-            first = 0
-            for batch in source.once(run, rows):
-                numbered = number_rows(batch, 1)
-                yield numbered if "row" in batch else {**numbered, "row": numbered["row"] + first}
-                first += rows_of(batch)
-
-        passes = Passes(self.objective, params, others, run.buffers, batches, key, player)
-        strategy = self.strategy.having(**tree_map(lambda t: t[k], self.swept))
-        sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
-        local = Local(self.objective, params, *sums, batches, partial(self.call, run, key=fold(key, "ask")))
-        with keyed(key):
-            return strategy.consolidate(local, run.strategy[player], task)
 
     def adapt(self, run: State, batch: Batch) -> Params:
         """One run's parameters, adapted by the strategy to a few examples, as in training."""
-        names = set(self.names[self.players[0]])
-        params = {n: p.detach() for n, p in run.params.items() if n in names}
-        others = {n: p.detach() for n, p in run.params.items() if n not in names}
-        key = fold(key_of(run.seeds), "adapt")
-        loss = base_loss(self.objective, others, run.buffers, key, "")
-        self.objective.train()
-        with keyed(key):
-            adapted = self.strategy.adapt(loss, params, number_rows(batch, 1), run.strategy[self.players[0]])
-        return {**run.params, **{n: p.detach() for n, p in adapted.items()}}
-
-    def release(self, state: State, task: str) -> None:
-        """Begins a task: what the same task left before no longer counts."""
-        for player in self.players:
-            state.strategy[player] = self.strategy.release(state.strategy[player], task)
-
-
-class _View:
-    """One replica of a state that goes on changing, as a source sees it."""
-
-    def __init__(self, state: State, k: int) -> None:
-        self._state, self._k = state, k
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._state.replica(self._k), name)
-
-
-def _with_rows(batch: Batch, numbered: Batch, replicas: int) -> Batch:
-    merged = {}
-    for name, value in numbered.items():
-        if isinstance(value, dict):
-            merged[name] = _with_rows(batch[name], value, replicas)
-        else:
-            merged[name] = batch[name] if name in batch else value.expand(replicas, *value.shape)
-    return merged
+        player = self.players[0]
+        return adapted(run, self.strategy, player, self.names[player], batch)

@@ -12,25 +12,28 @@ from torch import Tensor, nn
 
 __all__ = ["holding"]
 
-Slots = dict[str, list[tuple[dict[str, Any], str]]]
+Home = dict[str, Any]
+"""A layer's own parameters or buffers, by name: where tensors are exchanged."""
+Slots = dict[str, list[tuple[Home, str]]]
 _known: WeakKeyDictionary[nn.Module, Slots] = WeakKeyDictionary()
 
 
 def _slots(module: nn.Module) -> Slots:
     """By a tensor's first name, every place that holds it: tied weights have several."""
-    found = _known.get(module)
-    if found is None:
-        found = _known[module] = {}
+    slots = _known.get(module)
+    if slots is None:
+        slots = _known[module] = {}
         first: dict[int, str] = {}
         for prefix, layer in module.named_modules(remove_duplicate=False):
-            for home in (layer._parameters, layer._buffers):
+            homes: tuple[Home, Home] = (layer._parameters, layer._buffers)
+            for home in homes:
                 for own, tensor in home.items():
                     if tensor is not None:
                         name = first.setdefault(id(tensor), f"{prefix}.{own}" if prefix else own)
-                        places = found.setdefault(name, [])
+                        places = slots.setdefault(name, [])
                         if not any(h is home and o == own for h, o in places):
                             places.append((home, own))
-    return found
+    return slots
 
 
 class holding:
@@ -50,14 +53,14 @@ class holding:
         self.params, self.buffers = params, {} if buffers is None else buffers
 
     def __enter__(self) -> None:
-        self.kept: list[tuple[dict[str, Any], str, Any]] = []
+        self.kept: list[tuple[Home, str, Tensor | None]] = []
         for values in (self.params, self.buffers):
             for name, value in values.items():
                 for home, own in self.slots[name]:
                     self.kept.append((home, own, home[own]))
                     home[own] = value
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         for name in self.buffers:
             home, own = self.slots[name][0]
             self.buffers[name] = home[own]

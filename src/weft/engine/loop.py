@@ -5,31 +5,55 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
-from weft.engine.engine import Diverged, Engine
+from weft.engine.engine import Diverged, Engine, loss_name
 
-__all__ = ["History", "Plan", "begin", "progress_of", "train"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["History", "Plan", "Record", "begin", "progress_of", "train"]
 
 
-class History(list[dict[str, Any]]):
+Record = dict[str, Any]
+"""What one evaluation says, by name: numbers, or arrays over replicas."""
+
+
+class Signed(Protocol):
+    """What has a negative: a number, an array, a tensor."""
+
+    def __neg__(self) -> Self: ...
+
+
+Value = TypeVar("Value", bound=Signed)
+
+
+class History(list[Record]):
     """One record per evaluation; a column by its name. With replicas a value is an array over them.
 
     >>> History([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])["loss"]
     array([2., 1.])
     """
 
-    def __getitem__(self, which: Any) -> Any:
+    @overload
+    def __getitem__(self, which: str) -> NDArray[np.float64]: ...
+    @overload
+    def __getitem__(self, which: SupportsIndex) -> Record: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Record]: ...
+
+    def __getitem__(self, which: str | SupportsIndex | slice) -> NDArray[np.float64] | Record | list[Record]:
         if isinstance(which, str):
             if which not in {name for record in self for name in record}:
                 raise KeyError(f"expected one of {sorted({n for r in self for n in r})}, got {which!r}")
@@ -37,7 +61,7 @@ class History(list[dict[str, Any]]):
             return np.array([record.get(which, gap) for record in self])
         return super().__getitem__(which)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """A pandas DataFrame."""
         import pandas as pd
 
@@ -66,12 +90,12 @@ class Plan:
     tolerance: float = 1e-4
     validation: Source | None = None
     rows: int = 4096
-    observers: Sequence[Callable[[dict[str, Any]], Any]] = ()
+    observers: Sequence[Callable[[Record], object]] = ()
     paused: Callable[[], bool] = lambda: False
 
 
-def _plain(value: Tensor) -> Any:
-    """A number, or an array over replicas."""
+def _recorded(value: Tensor) -> float | NDArray[np.float64]:
+    """A tensor as it stands in a record: a number, or an array over replicas."""
     return value.item() if value.dim() == 0 else value.detach().double().cpu().numpy()
 
 
@@ -121,24 +145,24 @@ def train(engine: Engine, state: State, source: Source, plan: Plan, history: His
     return history
 
 
-def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Batch) -> dict[str, Any]:
+def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Batch) -> Record:
     """The mean losses since the last record, and the measures now; early stopping looks at them."""
     going = state.tally.pop("going")
     values = {name: total / turns for name, (total, turns) in state.tally.items()}
     state.tally = {}
     if not source.episodic:
-        found = engine.measure(state, iter([batch]), grouped=engine.grouped)
-        moves = {f"{player}_loss" for player in engine.players} | {"loss"}  # those come from the steps
-        values.update({n: v for n, v in found.items() if n not in moves})
+        measures = engine.measure(state, iter([batch]), grouped=engine.grouped)
+        moves = {loss_name(player) for player in engine.players} | {"loss"}  # those come from the steps
+        values.update({n: v for n, v in measures.items() if n not in moves})
     if plan.validation is not None:
-        found = engine.measure(state, engine.once(plan.validation, state, plan.rows))
-        values.update({f"valid_{name}": v for name, v in found.items()})
+        measures = engine.measure(state, engine.once(plan.validation, state, plan.rows))
+        values.update({f"valid_{name}": v for name, v in measures.items()})
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.
-    return {n: _plain(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
+    return {n: _recorded(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
 
 
-def progress_of(engine: Engine, values: dict[str, Any]) -> tuple[str, Any]:
+def progress_of(engine: Engine, values: Mapping[str, Value]) -> tuple[str, Value]:
     """The objective's progress measure among the recorded values, turned so that less is better."""
     name, direction = engine.objective.progress
     for candidate in (f"valid_{name}", name, "valid_loss", "loss"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.engine.engine import Engine
-from weft.engine.loop import Plan, progress_of
+from weft.engine.loop import Plan, Record, progress_of
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 __all__ = ["Bar"]
 
@@ -17,7 +20,7 @@ class Bar:
 
     def __init__(self, plan: Plan, engine: Engine, *, shown: bool) -> None:
         self.plan, self.engine, self.shown = plan, engine, shown
-        self._rich: Any = None
+        self._rich: Progress | None = None
 
     def __enter__(self) -> Bar:
         if self.shown:
@@ -36,7 +39,7 @@ class Bar:
             self._task = self._rich.add_task(f"{name}, {self.engine.strategy!r}", total=self.plan.steps, shown="")
         return self
 
-    def update(self, record: dict[str, Any]) -> None:
+    def update(self, record: Record) -> None:
         """Called with each record."""
         if self._rich is None:
             return
@@ -46,6 +49,6 @@ class Bar:
         done = self._rich.tasks[0].completed + self.plan.every
         self._rich.update(self._task, completed=done, shown=f"{name} {-shown if rising else shown:.4g}")
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._rich is not None:
             self._rich.stop()

@@ -6,13 +6,17 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeGuard
 
 import torch
 
 from weft.core.configured import closest
 
-__all__ = ["as_schedule", "is_torch_scheduler"]
+__all__ = ["Schedule", "as_schedule", "is_torch_scheduler"]
+
+MakesScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+Schedule = Callable[[float], float] | MakesScheduler
+"""The learning rate's factor by progress in [0, 1), or what makes a scheduler of torch's from an optimizer."""
 
 
 def _constant(t: float) -> float:
@@ -40,7 +44,7 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def as_schedule(schedule: Any) -> Callable[[float], float] | Callable[[torch.optim.Optimizer], Any]:
+def as_schedule(schedule: str | Schedule | None) -> Schedule:
     """A schedule: a name or a function from progress in [0, 1) to the learning rate's factor.
 
     A class from `torch.optim.lr_scheduler`, or a `functools.partial` of one, is kept as it is; it is
@@ -65,7 +69,7 @@ def as_schedule(schedule: Any) -> Callable[[float], float] | Callable[[torch.opt
                 f"expected a scheduler that is made from an optimizer alone, got {schedule!r}: {error}; give the rest "
                 "by functools.partial(StepLR, step_size=10)"
             ) from error
-        if issubclass(_made(schedule), torch.optim.lr_scheduler.ReduceLROnPlateau):
+        if _makes(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise ValueError(
                 "expected a scheduler that is stepped per update, got ReduceLROnPlateau, which waits for a measure; "
                 "use a function of progress, or patience to stop"
@@ -73,13 +77,13 @@ def as_schedule(schedule: Any) -> Callable[[float], float] | Callable[[torch.opt
     return schedule
 
 
-def _made(schedule: Any) -> Any:
+def _makes(schedule: object, kind: type) -> bool:
+    """Whether it is a class of such a kind, or a partial of one."""
     while isinstance(schedule, functools.partial):
         schedule = schedule.func
-    return schedule
+    return inspect.isclass(schedule) and issubclass(schedule, kind)
 
 
-def is_torch_scheduler(schedule: Any) -> bool:
+def is_torch_scheduler(schedule: object) -> TypeGuard[MakesScheduler]:
     """Whether it makes a scheduler of `torch.optim.lr_scheduler`."""
-    made = _made(schedule)
-    return inspect.isclass(made) and issubclass(made, torch.optim.lr_scheduler.LRScheduler)
+    return _makes(schedule, torch.optim.lr_scheduler.LRScheduler)

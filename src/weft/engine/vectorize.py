@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree  # vmap's own: dictionaries and tuples of tensors
+
+from weft.core.trees import tree_map
 
 __all__ = ["Mapper", "VectorizationWarning", "blame", "in_chunks", "vectorized", "vectorizing"]
 
+Result = TypeVar("Result")
 _depth = threading.local()
 # What has no rule of its own is looped over inside torch.vmap; docs/vectorized.md tells, not a warning at each run.
 torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
@@ -38,11 +43,11 @@ def blame(error: BaseException) -> str:
     return layer or "the objective"
 
 
-def vectorized(function: Callable[..., Any], dims: Any = 0) -> Callable[..., Any]:
+def vectorized(function: Callable[..., Result], dims: int | tuple[int | None, ...] = 0) -> Callable[..., Result]:
     """`torch.vmap`, with attention by the one kernel that has a rule for it."""
-    mapped = torch.vmap(function, in_dims=dims)
+    mapped: Callable[..., Result] = torch.vmap(function, in_dims=dims)
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> Result:
         _depth.count = getattr(_depth, "count", 0) + 1
         try:
             with sdpa_kernel(SDPBackend.MATH):
@@ -53,56 +58,18 @@ def vectorized(function: Callable[..., Any], dims: Any = 0) -> Callable[..., Any
     return run
 
 
-def _first(result: Any) -> Tensor:
-    while not isinstance(result, Tensor):
-        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
-    return result
-
-
-def _join(results: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
-    head = results[0]
-    if isinstance(head, dict):
-        return {name: _join([r[name] for r in results], join) for name in head}
-    if isinstance(head, tuple):
-        return tuple(_join([r[i] for r in results], join) for i in range(len(head)))
-    return join(results)
-
-
-def _room(part: Any, size: int) -> Any:
-    """Space for a result of which one chunk is given."""
-    if isinstance(part, dict):
-        return {name: _room(value, size) for name, value in part.items()}
-    if isinstance(part, tuple):
-        return tuple(_room(value, size) for value in part)
-    return part.new_empty((size, *part.shape[1:]))
-
-
-def _put(whole: Any, part: Any, window: slice) -> None:
-    if isinstance(part, dict | tuple):
-        for name in part if isinstance(part, dict) else range(len(part)):
-            _put(whole[name], part[name], window)
-    else:
-        whole[window] = part
-
-
-def _take(arg: Any, dim: int | None, index: Any) -> Any:
-    if dim is None:
-        return arg
-    if isinstance(arg, dict):
-        return {name: _take(value, dim, index) for name, value in arg.items()}
-    return arg[index]
-
-
-def in_chunks(function: Callable[..., Any], args: Sequence[Any], size: int, chunk: int) -> Any:
+def in_chunks(function: Callable[..., Result], args: Sequence[object], size: int, chunk: int) -> Result:
     """A function of arguments with a leading axis of `size`, which it maps, called on so many of them at a time."""
     if chunk >= size:
         return function(*args)
     whole: Any = None
     for start in range(0, size, chunk):
         window = slice(start, start + chunk)
-        part = function(*(_take(a, 0, window) for a in args))
-        whole = _room(part, size) if whole is None else whole
-        _put(whole, part, window)  # in place: parts and whole side by side would take twice the memory
+        part = function(*(tree_map(itemgetter(window), arg) for arg in args))
+        if whole is None:
+            whole = pytree.tree_map(lambda t: t.new_empty((size, *t.shape[1:])), part)
+        # In place: parts and whole side by side would take twice the memory.
+        pytree.tree_map_(lambda into, value: into[window].copy_(value), whole, part)  # noqa: B023 (called at once)
     return whole
 
 
@@ -116,7 +83,7 @@ class Mapper:
     def __init__(self) -> None:
         self.looped: str | None = None
 
-    def __call__(self, function: Callable[..., Any], dims: Sequence[int | None], *args: Any) -> Any:
+    def __call__(self, function: Callable[..., Result], dims: Sequence[int | None], *args: object) -> Result:
         if self.looped is None:
             try:
                 return vectorized(function, tuple(dims))(*args)
@@ -132,7 +99,12 @@ class Mapper:
                 return result
         return self._loop(function, dims, args)
 
-    def _loop(self, function: Any, dims: Any, args: Any) -> Any:
-        size = next(_first(a).shape[0] for a, d in zip(args, dims, strict=True) if d is not None and a != {})
-        results = [function(*(_take(a, d, i) for a, d in zip(args, dims, strict=True))) for i in range(size)]
-        return _join(results, torch.stack)
+    def _loop(self, function: Callable[..., Result], dims: Sequence[int | None], args: Sequence[object]) -> Result:
+        sliced = [arg for arg, dim in zip(args, dims, strict=True) if dim is not None]
+        size = pytree.tree_leaves(sliced)[0].shape[0]
+
+        def one(i: int) -> Result:
+            taken = (arg if d is None else tree_map(itemgetter(i), arg) for arg, d in zip(args, dims, strict=True))
+            return function(*taken)
+
+        return pytree.tree_map(lambda *parts: torch.stack(parts), *map(one, range(size)))

@@ -206,8 +206,7 @@ def go_on(training: Training, each: list[Settings], source: Source, *, carry: bo
     for (old, state), own in zip(training.runs, each, strict=False):
         swept = old.swept if old.rates is None else {**old.swept, "lr": old.rates}
         engine = make_engine(own, old.objective, source, swept=swept, replicas=old.replicas)
-        for player, gradient in engine.gradients.items():
-            gradient.mapper = old.gradients[player].mapper  # what cannot be vectorized has been announced
+        engine.adopt(old)
         if _kinds(engine.strategy) != _kinds(old.strategy):
             for player in engine.players:
                 replicas = [state.replica(k) for k in range(state.replicas or 1)]
@@ -292,7 +291,6 @@ def copied(run: Run, settings: Settings) -> Run:
     trees = {name: tree_map(Tensor.clone, getattr(run.state, name)) for name in ("params", "buffers", "strategy")}
     state = replace(run.state, **trees, optimizers={}, best={})
     engine = make_engine(settings, run.engine.objective, run.engine)
-    for player, gradient in engine.gradients.items():
-        gradient.mapper = run.engine.gradients[player].mapper
+    engine.adopt(run.engine)
     engine.prepare(state)
     return Run(engine, state)

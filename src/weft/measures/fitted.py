@@ -14,7 +14,7 @@ from weft.core.objective import Objective
 from weft.core.random import fold, key_of
 from weft.core.source import Batch, number_rows
 from weft.core.trees import Params
-from weft.engine.gradients.gradient import base_loss
+from weft.engine.gradients.loss import base_loss
 from weft.learner.estimator import Learner
 
 __all__ = ["Fitted"]

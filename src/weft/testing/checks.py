@@ -20,7 +20,7 @@ from weft.core.strategy import Strategy, StrategyState
 from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
-from weft.engine.gradients.gradient import base_loss
+from weft.engine.gradients.loss import base_loss
 from weft.engine.loop import Plan, begin, train
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast

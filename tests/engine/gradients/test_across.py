@@ -9,13 +9,15 @@ import torch.nn.functional as F
 
 from weft import Classifier, weave
 from weft.core.optimizer import Optimizer
+from weft.core.random import key_of
 from weft.core.source import number_rows
 from weft.core.strategy import Strategy, by_group
 from weft.engine import Engine
 from weft.engine import engine as engine_module
 from weft.engine.build import build
 from weft.engine.capture import Captured
-from weft.engine.gradients.gradient import Gradient
+from weft.engine.gradients.loss import Place
+from weft.engine.gradients.recipe import look
 from weft.objectives import Classification
 from weft.sources import Arrays
 from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask
@@ -171,14 +173,14 @@ def test_what_is_observed_is_kept(replicas, around):
     torch.testing.assert_close(state.strategy[""]["counting"]["seen"], 3.0 * first)
 
 
-def test_the_first_look_leaves_one_pass_alone():
+def test_the_first_look_leaves_one_pass_alone(monkeypatch):
     """No group is tried by itself where the loss is one over all of them."""
     source = Arrays(X, Y, environment=SITE, grouped=True, classes=2)
     built = build(Classification(hidden=(5,)), source.spec, 0, torch.float64)
-    gradient = Gradient(built, "", grouped=True)
 
-    def never(params, batch):
+    def never(batch):
         raise AssertionError("the loss was asked")
 
-    gradient.look(never, {}, {}, Spread())
-    assert gradient.ready
+    monkeypatch.setattr(built, "forward", never)
+    recipe = look(built, "", Place(dict(built.named_parameters()), {}, {}, key_of(0)), {}, Spread(), grouped=True)
+    assert recipe.layers is None

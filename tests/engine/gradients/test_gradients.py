@@ -14,11 +14,13 @@ from weft.core.source import Field, flatten_groups, number_rows
 from weft.core.strategy import Strategy, weighted_mean
 from weft.core.trees import tree_map
 from weft.core.weave import weave
-from weft.engine import gradients
 from weft.engine.ambient import ambient
 from weft.engine.build import build, initialize
-from weft.engine.gradients.gradient import Gradient
-from weft.engine.vectorize import VectorizationWarning, in_chunks
+from weft.engine.gradients import groups
+from weft.engine.gradients.gradient import gradient as gradient_of
+from weft.engine.gradients.loss import Place
+from weft.engine.gradients.recipe import look
+from weft.engine.vectorize import Mapper, VectorizationWarning, in_chunks
 from weft.objectives import Classification
 from weft.strategies import ERM, MAML, AdversarialTraining, ANDMask
 
@@ -74,8 +76,10 @@ def grouped_batch(groups=3, rows=5, weights=False):
 
 def compute(built, params, buffers, batch, strategy, **options):
     built.train()
-    gradient = Gradient(built, "", grouped=batch["row"].dim() == 2, **options)
-    return gradient(params, {}, buffers, batch, KEY, strategy, strategy.init(params))
+    at = Place(params, {}, buffers, KEY)
+    grouped = "query" in batch or batch["row"].dim() == 2
+    recipe = look(built, "", at, batch, strategy, grouped=grouped, **options)
+    return gradient_of(recipe, Mapper(), at, batch, strategy, strategy.init(params))
 
 
 def naive(built, params, buffers, batch):
@@ -166,15 +170,13 @@ def test_chunked_is_unchunked(strategy):
 def test_the_memory_bound_sets_the_chunk(monkeypatch):
     built, params, buffers = plain()
     batch = grouped_batch(groups=8)
-    gradient = Gradient(built, "", grouped=True, memory=10**9)
-    gradient(params, {}, buffers, batch, KEY, GroupMean(), {})
-    one = gradient._bytes
+    at = Place(params, {}, buffers, KEY)
+    one = look(built, "", at, batch, GroupMean(), grouped=True, memory=10**9).bytes
     size = sum(p.numel() for p in params.values()) * 8
     assert one >= 2 * size
     seen = []
-    bounded = Gradient(built, "", grouped=True, memory=3 * one)
-    monkeypatch.setattr(gradients, "in_chunks", lambda *args: (seen.append(args[3]), in_chunks(*args))[1])
-    bounded(params, {}, buffers, batch, KEY, GroupMean(), {})
+    monkeypatch.setattr(groups, "in_chunks", lambda *args: (seen.append(args[3]), in_chunks(*args))[1])
+    compute(built, params, buffers, batch, GroupMean(), memory=3 * one)
     assert seen == [3]
 
 
@@ -219,13 +221,14 @@ def test_a_layer_without_a_vmap_rule_is_looped_over_and_named_once():
     built = build(Classification(Recurrent()), SPEC, 0, torch.float64)
     params, buffers = initialize(built, 0, "reset")
     batch = grouped_batch()
-    gradient = Gradient(built, "", grouped=True)
     built.train()
+    at, mapper = Place(params, {}, buffers, KEY), Mapper()
+    recipe = look(built, "", at, batch, Keeps(), grouped=True)
     with pytest.warns(VectorizationWarning, match="GRU cannot be vectorized"):
-        first = gradient(params, {}, buffers, batch, KEY, Keeps(), {})[0]
+        first = gradient_of(recipe, mapper, at, batch, Keeps(), {})[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = gradient(params, {}, buffers, batch, KEY, Keeps(), {})[0]
+        again = gradient_of(recipe, mapper, at, batch, Keeps(), {})[0]
     close(first, again)
     singles = []
     for g in range(3):
@@ -266,11 +269,9 @@ def test_episodes_are_adapted_one_by_one():
     whole = grouped_batch(groups=4, rows=6)
     batch = {"support": tree_map(lambda t: t[:, :3], whole), "query": tree_map(lambda t: t[:, 3:], whole)}
     strategy = MAML(inner_lr=0.1, inner_steps=2)
-    built.train()
 
     def run(part, memory=2**30):
-        gradient = Gradient(built, "", grouped=True, memory=memory)
-        return gradient(params, {}, buffers, part, KEY, strategy, {})[0]
+        return compute(built, params, buffers, part, strategy, memory=memory)[0]
 
     together = run(batch)
     close(together, run(batch, memory=1))

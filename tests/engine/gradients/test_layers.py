@@ -10,8 +10,11 @@ from weft.core.random import key_of
 from weft.core.source import number_rows
 from weft.core.strategy import Strategy
 from weft.core.trees import tree_map
-from weft.engine.gradients.gradient import Gradient, base_loss
+from weft.engine.gradients.gradient import gradient
+from weft.engine.gradients.loss import Place, base_loss
+from weft.engine.gradients.recipe import look
 from weft.engine.holding import holding
+from weft.engine.vectorize import Mapper
 
 GENERAL = {"positions x rows", "grouped conv", "norms", "tied", "twice", "bare", "subclass"}
 
@@ -35,9 +38,10 @@ def grouped(name, groups=3, rows=4):
 def test_equal_to_one_backward_for_each_group(name, needs):
     built, params, buffers, batch = grouped(name)
     built.train()
-    compute = Gradient(built, "", grouped=True)
-    found, _, _, state = compute(params, {}, buffers, batch, key_of(0), Keeps(needs), {})
-    assert (compute.layers is None) == (name in GENERAL)
+    at = Place(params, {}, buffers, key_of(0))
+    recipe = look(built, "", at, batch, Keeps(needs), grouped=True)
+    found, _, _, state = gradient(recipe, Mapper(), at, batch, Keeps(needs), {})
+    assert (recipe.layers is None) == (name in GENERAL)
     loss = base_loss(built, {}, buffers, key_of(0), "")
     parts = [tree_map(lambda t, e=e: t[e], batch) for e in range(3)]
     if needs == "example":
@@ -65,9 +69,8 @@ class Coupled(nn.Module):
 def test_rows_that_mix_are_noticed(monkeypatch):
     monkeypatch.setitem(NETS, "coupled", (Coupled, (6,)))
     built, params, buffers, batch = grouped("coupled")
-    compute = Gradient(built, "", grouped=True)
-    compute(params, {}, buffers, batch, key_of(0), Keeps("group"), {})
-    assert compute.layers is None
+    at = Place(params, {}, buffers, key_of(0))
+    assert look(built, "", at, batch, Keeps("group"), grouped=True).layers is None
 
 
 class Shared(nn.Module):

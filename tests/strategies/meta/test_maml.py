@@ -8,7 +8,10 @@ from weft.core.random import key_of
 from weft.core.source import Field, number_rows
 from weft.data import sinusoids
 from weft.engine.build import build, initialize
-from weft.engine.gradients.gradient import Gradient
+from weft.engine.gradients.gradient import gradient
+from weft.engine.gradients.loss import Place
+from weft.engine.gradients.recipe import look
+from weft.engine.vectorize import Mapper
 from weft.objectives import Classification, Regression
 from weft.sources import Arrays, Episodes
 from weft.strategies import MAML
@@ -42,8 +45,13 @@ def meta(net, strategy):
     built = build(Regression(net), SPEC, 0, torch.float64)
     params, buffers = initialize(built, 0, "reset")
     built.train()
-    gradient = Gradient(built, "", grouped=True)
-    return params, lambda p: gradient(p, {}, buffers, episodes(), key_of(0), strategy, {})
+
+    def run(p):
+        at, batch = Place(p, {}, buffers, key_of(0)), episodes()
+        recipe = look(built, "", at, batch, strategy, grouped=True)
+        return gradient(recipe, Mapper(), at, batch, strategy, {})
+
+    return params, run
 
 
 NETS = {

@@ -32,7 +32,7 @@ def factors(passes: Passes, readout: Readout) -> tuple[dict[str, dict[str, Tenso
     tapped = Tapped(passes, readout)
 
     def visit(batch: Batch) -> None:
-        layers, found = tapped(batch)
+        layers, gradients = tapped(batch)
         own = batch.get("weight")
         kept = [name for name in layers if not tapped.rest & passes.params.keys() & _parameters(name)]
         for name in kept:
@@ -41,7 +41,7 @@ def factors(passes: Passes, readout: Readout) -> tuple[dict[str, dict[str, Tenso
                 a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
             held = a if own is None else a * own.to(a.dtype)[:, None, None]
             _add(sums, name, "inputs", torch.tensordot(held, a, dims=([0, 2], [0, 2])))
-        for name, g, weight in found:
+        for name, g, weight in gradients:
             if name in kept:
                 held = g if weight is None else g * weight.to(g.dtype)[:, None, None]
                 _add(sums, name, "outputs", torch.tensordot(held, g, dims=([0, 2], [0, 2])) / g.shape[-1])
@@ -79,16 +79,16 @@ def products(passes: Passes, readout: Readout, vectors: Params, *, memory: int =
 
     def visit(batch: Batch) -> None:
         def scalars(values: Params) -> tuple[Tensor, Tensor]:
-            found = passes.run(readout, values, batch)
-            weights = [weighted(None if w is None else w.detach(), batch) for _, w in found]
-            ones = torch.ones_like(found[0][0])
-            return torch.stack([s for s, _ in found]), torch.stack([ones if w is None else w for w in weights])
+            read = passes.run(readout, values, batch)
+            weights = [weighted(None if w is None else w.detach(), batch) for _, w in read]
+            ones = torch.ones_like(read[0][0])
+            return torch.stack([s for s, _ in read]), torch.stack([ones if w is None else w for w in weights])
 
         values = {name: p.detach() for name, p in passes.params.items()}
-        whole: Any = vjp(scalars, values, has_aux=True)
-        first, back, weights = whole
+        pulled: Any = vjp(scalars, values, has_aux=True)  # its annotation says two, without the third
+        first, back, weights = pulled
 
-        def product(v: Params) -> Any:
+        def product(v: Params) -> Params:
             # J^T is linear, so its own transpose, J, is its derivative's: J v without forward differentiation.
             along = vjp(lambda u: vjp(scalars, values, has_aux=True)[1](u)[0], torch.zeros_like(first))[1](v)[0]
             return back(weights * along)[0]

@@ -11,7 +11,8 @@ one that an ordinary backward makes. A convolution is a linear layer over patche
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from operator import itemgetter
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +21,12 @@ from torch import Tensor, nn
 from weft.core.objective import Objective, reduce
 from weft.core.source import Batch, flatten_groups, rows_of
 from weft.core.strategy import Loss
-from weft.core.trees import Params
+from weft.core.trees import Params, tree_map
+from weft.engine.gradients.loss import differentiate
 
 __all__ = ["GroupGradients", "Taps", "agree", "patches", "positions"]
 
 _FORWARDS = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)  # a subclass may have its own
-Differentiate = Callable[[Callable[[Params], Any], Params], tuple[Params, Any]]
 
 
 class Taps:
@@ -51,7 +52,7 @@ class Taps:
 
         return hook
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         for hook in self.hooks:
             hook.remove()
 
@@ -76,7 +77,7 @@ def patches(layer: nn.Module, a: Tensor, rows: int) -> Tensor | None:
             "dilation": (1, *layer.dilation) if flat else layer.dilation,
             "stride": (1, *layer.stride) if flat else layer.stride,
         }
-        return F.unfold(a, padding=pad, **sizes)  # type: ignore[arg-type]
+        return F.unfold(a, padding=pad, **sizes)
     return None
 
 
@@ -106,7 +107,7 @@ class GroupGradients:
     """Every group's gradient from one forward and one backward of all rows.
 
     It holds where all parameters belong to layers with a rule, each called once, and rows do not mix.
-    Whoever uses it compares it with the general way on a first batch.
+    Whoever uses it asks `holds` on a first batch.
 
     Args:
         objective: the built objective.
@@ -115,12 +116,25 @@ class GroupGradients:
 
     def __init__(self, objective: Objective, names: set[str]) -> None:
         self.objective, self.names = objective, names
-        self.shapes: dict[Any, dict[str, tuple[int, ...]] | None] = {}
+        self.shapes: dict[tuple[tuple[str, torch.Size], ...], dict[str, tuple[int, ...]] | None] = {}
         self.bytes = 0
 
-    def covers(self, loss: Loss, params: Params, batch: Batch) -> bool:
-        """Whether there is a rule for every parameter, on such a batch."""
-        return self._shapes(loss, params, flatten_groups(batch)) is not None
+    def holds(self, loss: Loss, params: Params, batch: Batch) -> bool:
+        """Whether there is a rule for every parameter, and it gives what a backward for each group gives."""
+        if self._shapes(loss, params, flatten_groups(batch)) is None:
+            return False
+        by_rule, _ = self(loss, params, batch, transform=False)
+
+        def mean(p: Params, part: Batch) -> tuple[Tensor, Params]:
+            output = loss(p, part)
+            return reduce(output.losses, output.weight), {}
+
+        for e in range(rows_of(batch)):
+            part = tree_map(itemgetter(e), batch)
+            truth, _ = differentiate(partial(mean, part=part), params, transform=False)
+            if not all(agree(by_rule[name][e], g) for name, g in truth.items()):
+                return False
+        return True
 
     def _shapes(self, loss: Loss, params: Params, flat: Batch) -> dict[str, tuple[int, ...]] | None:
         """The shapes of the layers' outputs, looked up once for each kind of batch."""
@@ -130,11 +144,11 @@ class GroupGradients:
         seen: dict[str, list[tuple[int, ...]]] = {}
         left, rows = set(self.names), rows_of(flat)
 
-        def look(name: str, layer: Any, a: Tensor, output: Tensor) -> None:
+        def look(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> None:
             seen.setdefault(name, []).append(tuple(output.shape))
-            found = patches(layer, a, rows)
-            if found is not None:
-                self.bytes = max(self.bytes, found.numel() // rows * found.element_size())
+            inputs = patches(layer, a, rows)
+            if inputs is not None:
+                self.bytes = max(self.bytes, inputs.numel() // rows * inputs.element_size())
                 left.discard(f"{name}.weight")
                 left.discard(f"{name}.bias")
 
@@ -144,8 +158,8 @@ class GroupGradients:
         self.shapes[kind] = {name: calls[0] for name, calls in seen.items()} if once else None
         return self.shapes[kind]
 
-    def __call__(self, loss: Loss, params: Params, batch: Batch, differentiate: Differentiate) -> tuple[Params, Tensor]:
-        """The groups' gradients and mean losses, on a leading axis."""
+    def __call__(self, loss: Loss, params: Params, batch: Batch, *, transform: bool) -> tuple[Params, Tensor]:
+        """The groups' gradients and mean losses, on a leading axis; for `transform` see `differentiate`."""
         flat = flatten_groups(batch)
         groups, rows = rows_of(batch), rows_of(flat)
         shapes = self._shapes(loss, params, flat)
@@ -156,7 +170,7 @@ class GroupGradients:
         nothing = {name: like.new_zeros(shape) for name, shape in shapes.items()}
         layers: dict[str, nn.Module] = {}
 
-        def total(added: Params) -> tuple[Tensor, dict[str, Any]]:
+        def total(added: Params) -> tuple[Tensor, dict[str, Params]]:
             inputs: Params = {}
 
             def tap(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> Tensor:
@@ -167,9 +181,9 @@ class GroupGradients:
                 output = loss(params, flat)
             weight = None if output.weight is None else output.weight.unflatten(0, (groups, -1))
             means = reduce(output.losses.unflatten(0, (groups, -1)), weight)
-            return means.sum(), {"losses": means, "inputs": inputs}
+            return means.sum(), {"losses": {"mean": means}, "inputs": inputs}
 
-        slopes, (_, kept) = differentiate(total, nothing)
+        slopes, (_, kept) = differentiate(total, nothing, transform)
         gradients: Params = {}
         for name, g in slopes.items():
             layer = layers[name]
@@ -177,7 +191,7 @@ class GroupGradients:
             a, g = _end_to_end(a, groups), _end_to_end(g, groups)  # type: ignore[arg-type]
             gradients[f"{name}.weight"] = (g @ a.transpose(1, 2)).reshape(groups, *params[f"{name}.weight"].shape)
             gradients[f"{name}.bias"] = g.sum(-1)
-        return {name: gradients[name] for name in params}, kept["losses"]
+        return {name: gradients[name] for name in params}, kept["losses"]["mean"]
 
 
 def _end_to_end(t: Tensor, groups: int) -> Tensor:

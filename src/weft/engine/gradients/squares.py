@@ -14,6 +14,7 @@ elsewhere, or rows that are not in the batch's order do not pass and go the gene
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from torch.func import grad
 from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed, unit
 from weft.core.source import Batch, rows_of
-from weft.core.trees import Params, tree_map
+from weft.core.trees import AnyTree, Params, tree_map
 from weft.engine.ambient import serving
 from weft.engine.distributed import share, world
 from weft.engine.distributed import total as over_ranks
@@ -74,7 +75,7 @@ class Passes:
         ):
             return list(readout(self.objective(*((batch, self.player) if self.player else (batch,))), batch))
 
-    def over(self, sums: Any, visit: Callable[[Batch], None]) -> tuple[Any, float]:
+    def over(self, sums: AnyTree, visit: Callable[[Batch], None]) -> tuple[AnyTree, float]:
         """Visits every batch, which adds to `sums`, a tree of tensors; these and the sum of the examples' weights."""
         examples = 0.0
         training = self.objective.training
@@ -88,7 +89,7 @@ class Passes:
         if world()[1] == 1:
             return sums, examples
         count = torch.tensor(examples, dtype=torch.float64, device=self.key.device)
-        whole = over_ranks({"sums": sums, "examples": count}, "at the end of a task")
+        whole: dict[str, Any] = over_ranks({"sums": sums, "examples": count}, "at the end of a task")
         return whole["sums"], float(whole["examples"])
 
 
@@ -109,7 +110,7 @@ def squares(passes: Passes, readout: Readout, *, absolute: bool = False) -> tupl
     mapper = Mapper()
 
     def visit(batch: Batch) -> None:
-        layers, found = tapped(batch)
+        layers, gradients = tapped(batch)
 
         def add(name: str, kind: str, square: Tensor) -> None:
             full = f"{name}.{kind}"
@@ -118,7 +119,7 @@ def squares(passes: Passes, readout: Readout, *, absolute: bool = False) -> tupl
 
         # Where rows have one position: the sum over the scalars of w g^2, so that one product is enough for all.
         energy: Params = {}
-        for name, g, weight in found:
+        for name, g, weight in gradients:
             a = layers[name]
             if a.shape[-1] == 1:
                 square = _times(power(g.squeeze(-1)), weight)
@@ -183,9 +184,9 @@ class Tapped:
     ) -> Iterator[tuple[str, Tensor, Tensor | None]]:
         outputs, rows = [output for _, _, output in layers.values()], rows_of(batch)
         for scalar, weight in scalars if outputs else ():
-            found = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
+            slopes = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
             weight = weighted(None if weight is None else weight.detach(), batch)
-            for (name, (layer, _, _)), g in zip(layers.items(), found, strict=True):
+            for (name, (layer, _, _)), g in zip(layers.items(), slopes, strict=True):
                 if g is not None:
                     yield name, positions(layer, g, rows), weight
 
@@ -202,8 +203,8 @@ def _untrue(scalar: Tensor, layers: dict[str, Call], leaves: Params, rows: int) 
     if not outputs:
         return set()
     slopes = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
-    found = torch.autograd.grad((scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True)
-    truth = dict(zip(leaves, found, strict=True))
+    checked = torch.autograd.grad((scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True)
+    truth = dict(zip(leaves, checked, strict=True))
     wrong = set()
     for (name, (layer, a, _)), g in zip(layers.items(), slopes, strict=True):
         if g is None:
@@ -230,7 +231,7 @@ def _one_by_one(
     """Adds the named parameters by `vmap(grad)` over the examples."""
     chosen = {name: passes.params[name].detach() for name in sorted(names)}
     fixed = {name: p.detach() for name, p in passes.params.items() if name not in names}
-    single: Any = tree_map(lambda t: t.unsqueeze(1), batch)
+    single = tree_map(lambda t: t.unsqueeze(1), batch)
 
     def scalars(values: Params, part: Batch, which: int) -> tuple[Tensor, Tensor]:
         scalar, weight = passes.run(readout, {**fixed, **values}, part)[which]
@@ -244,12 +245,13 @@ def _one_by_one(
     chunk = max(1, min(rows, 2**26 // max(size, 1)))
     for which in range(count):
         for start in range(0, rows, chunk):
-            part = tree_map(lambda t: t[start : start + chunk], single)  # noqa: B023
+            part = tree_map(itemgetter(slice(start, start + chunk)), single)
 
             def one(row: Batch, which: int = which) -> tuple[Params, Tensor]:
                 return grad(lambda v: scalars(v, row, which), has_aux=True)(chosen)
 
             gradients, weight = mapper(one, (0,), part)
-            counted: Any = weighted(weight, tree_map(lambda t: t.squeeze(1), part))
+            own = part.get("weight")
+            counted = weight if own is None else weight * own.squeeze(1)
             for name, g in gradients.items():
                 total[name] += torch.tensordot(counted.to(g.dtype), power(g), dims=1)

@@ -1,0 +1,71 @@
+"""Asking an objective at a state: its capabilities, and its measures over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.random import fold, key_of, keyed
+from weft.core.source import Batch, flatten_groups
+from weft.core.state import State
+from weft.core.trees import Params, tree_map, tree_stack
+from weft.engine.ambient import serving
+from weft.engine.distributed import total, world
+from weft.engine.holding import holding
+from weft.engine.replicas import mapped, numbered
+
+__all__ = ["call", "measure"]
+
+
+def call(state: State, name: str, *args: object, key: Tensor, rows: Tensor | None = None) -> Any:
+    """A method of the objective at one run's parameters, in evaluation mode, without gradients."""
+    objective = state.objective
+    training = objective.training
+    objective.eval()
+    try:
+        held = holding(objective, state.params, dict(state.buffers))
+        with torch.no_grad(), keyed(key, rows), serving(objective), held:
+            return getattr(objective, name)(*args)
+    finally:
+        objective.train(training)
+
+
+def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) -> dict[str, Tensor]:
+    """The objective's measures over batches, each one number (per replica), weighted by example."""
+    rank, size = world()
+    sums: list[dict[str, Params]] = []
+    key, turn = fold(key_of(state.seeds), "measure"), 0
+
+    def one(params: Params, buffers: Params, part: Batch, key: Tensor) -> dict[str, Params]:
+        measures: Params = call(
+            State(state.objective, params, buffers, key), "measure", part, key=key, rows=part["row"]
+        )
+        weight = part.get("weight")
+        mass = weight.sum() if weight is not None else torch.ones_like(part["row"]).sum()
+        weighed = {
+            n: (v * mass if v.dim() == 0 else (v if weight is None else v * weight).sum()) for n, v in measures.items()
+        }
+        return {"sums": weighed, "mass": {"mass": mass}}
+
+    for turn, batch in enumerate(batches):
+        if turn and turn % size != rank:
+            continue  # another process's; the first is run by all, for it tells what is measured
+        batch = numbered(batch, state.replicas, grouped=grouped)
+        if grouped:
+            batch = (
+                flatten_groups(batch)
+                if state.replicas is None
+                else tree_map(partial(torch.flatten, start_dim=1, end_dim=2), batch)
+            )
+        sums.append(mapped(state.replicas, one, state.params, state.buffers, batch, key))
+    if not sums:
+        return {}
+    if turn and rank:
+        sums[0] = tree_map(torch.zeros_like, sums[0])
+    whole = tree_map(partial(torch.sum, dim=0), tree_stack(sums))
+    whole = total(whole, f"after step {state.step}") if turn else whole
+    return {n: v / whole["mass"]["mass"] for n, v in whole["sums"].items()}

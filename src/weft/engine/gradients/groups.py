@@ -1,0 +1,142 @@
+"""A gradient for every group or example, chunked under a memory bound; their sums, and the mean of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from weft.core.objective import reduce
+from weft.core.source import Batch
+from weft.core.strategy import Strategy, StrategyState
+from weft.core.trees import Params, tree_add, tree_map
+from weft.engine.gradients.loss import Parts, Wrapped, counted, differentiate, masses, shares
+from weft.engine.gradients.recipe import Recipe
+from weft.engine.vectorize import Mapper, in_chunks
+
+__all__ = ["by_groups"]
+
+Gradients = tuple[Params, tuple[Tensor, Params]]
+"""Of some groups: their gradients, their losses and the buffers after each."""
+
+
+def by_groups(
+    recipe: Recipe,
+    mapper: Mapper,
+    wrapped: Wrapped,
+    params: Params,
+    buffers: Params,
+    batch: Batch,
+    strategy: Strategy,
+    *,
+    whole: bool,
+) -> Parts:
+    """What the groups on a batch's leading axis give: the gradient of each, or of their mean.
+
+    Args:
+        recipe, mapper: how; what cannot be vectorized is remembered in the mapper.
+        wrapped: the strategy's loss.
+        params, buffers: those to differentiate by, and those before the forward.
+        batch: see `in_groups`.
+        strategy: says what is wanted of the groups.
+        whole: whether all groups are here, so that sums over them may take the place of their gradients.
+    """
+    mass = masses(batch, next(iter(params.values())).dtype)
+    weights = shares(mass, recipe.weighting)
+
+    def each(p: Params, held: Params, part: Batch) -> tuple[Tensor, Params]:
+        output = wrapped(held)(p, part)
+        return reduce(output.losses, output.weight), output.buffers
+
+    if strategy.needs == "mean":
+        parts = _mean(recipe, mapper, each, params, buffers, batch, weights)
+        parts["mass"] = counted(mass, recipe.weighting).sum()
+        return parts
+
+    def one(p: Params, held: Params, part: Batch) -> Gradients:
+        return grad_and_value(lambda q: each(q, held, part), has_aux=True)(p)
+
+    def some(held: Params, part: Batch) -> Gradients:
+        if recipe.layers is None:
+            return mapper(one, (None, 0, 0), params, held, part)
+        gradients, losses = recipe.layers(wrapped(buffers), params, part, transform=recipe.transform)
+        return gradients, (losses, {})
+
+    spread = _spread(buffers, len(weights))
+    if recipe.chunk < len(weights) and strategy.does("summarize") and whole:
+        parts = _summed(some, spread, batch, weights, recipe.chunk, strategy)
+        parts["mass"] = mass
+        return parts
+    gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), recipe.chunk)
+    return {"gradient": gradients, "loss": losses, "mass": mass, "buffers": _merged(after, weights)}
+
+
+def _mean(
+    recipe: Recipe,
+    mapper: Mapper,
+    each: Callable[[Params, Params, Batch], tuple[Tensor, Params]],
+    params: Params,
+    buffers: Params,
+    batch: Batch,
+    weights: Tensor,
+) -> Parts:
+    """The gradient of the groups' weighted mean loss, where each group's loss stands by itself."""
+    whole: Parts = {}
+    after: list[Params] = []
+    for start in range(0, len(weights), recipe.chunk):
+        window = slice(start, start + recipe.chunk)
+        part = tree_map(itemgetter(window), batch)
+
+        def scalar(p: Params, part: Batch = part, counts: Tensor = weights[window]) -> tuple[Tensor, Params]:
+            losses, left = mapper(partial(each, p), (0, 0), _spread(buffers, len(counts)), part)
+            return (counts * losses).sum(), left
+
+        gradient, (value, left) = differentiate(scalar, params, recipe.transform)
+        some: Parts = {"gradient": gradient, "loss": value}
+        whole = tree_add(whole, some) if whole else some
+        after.append(left)
+    return {**whole, "buffers": _merged(_joined(after, buffers), weights)}
+
+
+def _summed(
+    some: Callable[[Params, Batch], Gradients],
+    spread: Params,
+    batch: Batch,
+    weights: Tensor,
+    chunk: int,
+    strategy: Strategy,
+) -> Parts:
+    """Sums over the groups in place of their gradients: no more of those than fit the bound are ever there."""
+    sums: StrategyState = {}
+    losses: list[Tensor] = []
+    after: list[Params] = []
+    for start in range(0, len(weights), chunk):
+        window = slice(start, start + chunk)
+        part, held = (tree_map(itemgetter(window), tree) for tree in (batch, spread))
+        gradients, (values, left) = some(held, part)
+        more = strategy.summarize(gradients, weights[window])
+        del gradients
+        sums = tree_add(sums, more) if sums else more
+        losses.append(values)
+        after.append(left)
+    return {"sums": sums, "loss": torch.cat(losses), "buffers": _merged(_joined(after, spread), weights)}
+
+
+def _spread(buffers: Params, count: int) -> Params:
+    return {name: b.expand(count, *b.shape) for name, b in buffers.items()}
+
+
+def _joined(after: list[Params], names: Params) -> Params:
+    return {name: torch.cat([buffers[name] for buffers in after]) for name in names}
+
+
+def _merged(buffers: Params, weights: Tensor) -> Params:
+    """Groups' buffers become one: statistics are averaged, counters take their largest value."""
+    return {
+        name: torch.tensordot(weights.to(b.dtype), b, dims=1) if b.is_floating_point() else b.amax(0)
+        for name, b in buffers.items()
+    }

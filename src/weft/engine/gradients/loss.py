@@ -1,0 +1,134 @@
+"""What every gradient is made of: the loss as a pure function, its derivative, and how much rows and groups count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple, TypedDict, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from weft.core.objective import Objective, Output
+from weft.core.random import keyed
+from weft.core.source import Batch, rows_of
+from weft.core.strategy import Loss, StrategyState
+from weft.core.trees import Params, tree_map
+from weft.engine.ambient import serving
+from weft.engine.holding import holding
+
+__all__ = ["Parts", "Place", "Slope", "Wrapped", "base_loss", "counted", "differentiate", "mass_of", "masses", "shares"]
+
+Wrapped = Callable[[Params], Loss]
+"""The strategy's loss, given the buffers before the forward."""
+Slope = tuple[Params, Tensor, Params, StrategyState]
+"""The gradient, the mean loss, the buffers after the forward and the strategy's state."""
+Aux = TypeVar("Aux")
+
+
+class Place(NamedTuple):
+    """Where a gradient is taken: the player's parameters, everyone else's, the buffers, and the key of the draws."""
+
+    params: Params
+    others: Params
+    buffers: Params
+    key: Tensor
+
+    def replica(self, k: int) -> Place:
+        """One replica's, where all tensors have replicas on their leading axis."""
+        params, others, buffers = (tree_map(itemgetter(k), tree) for tree in (self.params, self.others, self.buffers))
+        return Place(params, others, buffers, self.key[k])
+
+
+class Parts(TypedDict, total=False):
+    """What a share of a batch gives.
+
+    The `gradient` and `loss` of its mean or of each group, their `mass` (how much they count; of a mean without
+    weights its number of `rows`), the `buffers` after the forward; the `sums` over the groups in place of their
+    gradients, where those are too many; the strategy's `state` where it observes, and the gradient of the rows it
+    recalls (`recalled`).
+    """
+
+    gradient: Params
+    loss: Tensor
+    mass: Tensor
+    rows: int
+    buffers: Params
+    sums: StrategyState
+    state: StrategyState
+    recalled: Params
+
+
+def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor, player: str) -> Loss:
+    """The objective as a pure function of (params, batch): keyed, with its buffers carried in `Output`."""
+
+    def loss(params: Params, batch: Batch) -> Output:
+        fresh = {name: value.clone() for name, value in buffers.items()}
+        args, held = ((batch, player) if player else (batch,)), {**others, **params}
+        with keyed(key, batch.get("row")), serving(objective), holding(objective, held, fresh):
+            output = objective(*args)
+        output.buffers = fresh
+        output.weight = batch.get("weight")
+        if hasattr(objective, "distribution"):
+            # of a copy: an output that holds itself would keep the whole graph until Python looks for cycles
+            output.distribution = partial(_told, objective, held, fresh, copy(output))
+        return output
+
+    return loss
+
+
+def _told(objective: Objective, params: Params, buffers: Params, output: Output) -> object:
+    with holding(objective, params, dict(buffers)):
+        return objective.distribution(output)  # type: ignore[operator]
+
+
+def differentiate(
+    function: Callable[[Params], tuple[Tensor, Aux]], params: Params, transform: bool
+) -> tuple[Params, tuple[Tensor, Aux]]:
+    """(gradient, (value, aux)): an ordinary backward, or functorch's where a vmap is around it (`transform`)."""
+    if transform:
+        return grad_and_value(function, has_aux=True)(params)
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    with torch.enable_grad():
+        value, aux = function(leaves)
+        known = value.requires_grad  # a constant (a penalty before the first task) has gradient zero
+        slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if known else [None] * len(leaves)
+    gradient = {
+        name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves.items(), slopes, strict=True)
+    }
+    return gradient, (value.detach(), tree_map(Tensor.detach, aux))
+
+
+# --- how much it counts -----------------------------------------------------------------------------
+
+
+def mass_of(batch: Batch) -> Tensor | int:
+    """The sum of a batch's weights, or its number of rows."""
+    part = batch.get("query", batch)
+    if "weight" not in part:
+        return rows_of(part)
+    return part["weight"].sum(dtype=torch.promote_types(part["weight"].dtype, torch.float32))
+
+
+def masses(batch: Batch, dtype: torch.dtype) -> Tensor:
+    """The sum of each group's weights, or its number of rows, in the precision of the parameters or better."""
+    dtype = torch.promote_types(dtype, torch.float32)
+    part = batch.get("query", batch)
+    rows = part["row"]
+    if "weight" in part:
+        return part["weight"].sum(1, dtype=dtype)
+    return torch.full_like(rows[:, 0], rows.shape[1], dtype=dtype)
+
+
+def counted(mass: Tensor, weighting: str) -> Tensor:
+    """How much each group counts, by its mass."""
+    return mass if weighting == "example" else (mass > 0).to(mass.dtype)
+
+
+def shares(mass: Tensor, weighting: str) -> Tensor:
+    """The groups' weights, summing to one; groups without any weight in this batch count nothing."""
+    counts = counted(mass, weighting)
+    return counts / counts.sum().clamp_min(torch.finfo(mass.dtype).tiny)

@@ -1,0 +1,121 @@
+"""How a player's gradient is computed: settings, and what one look at a first batch decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+
+from weft.core.objective import Objective
+from weft.core.source import Batch, flatten_groups, rows_of
+from weft.core.strategy import Loss, Strategy
+from weft.core.trees import Params, tree_map
+from weft.engine.gradients.layers import GroupGradients
+from weft.engine.gradients.loss import Place, base_loss
+
+__all__ = ["Recipe", "in_groups", "look", "saved_bytes"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the gradient that a strategy makes of a player's loss is computed; made by `look`.
+
+    Attributes:
+        objective: the built objective.
+        player: whose loss, or "" for the only player.
+        grouped: whether batches carry groups on a leading axis.
+        weighting: how groups count: by `example` (their share of the rows) or by `group` (equally).
+        pieces: in how many parts the rows of an ungrouped batch are run through (accumulation).
+        transform: whether a vmap over replicas is around it.
+        bytes: what one group or example takes; 0 where the gradient is that of the mean loss alone.
+        chunk: how many of them fit the memory bound at a time.
+        layers: their gradients from one backward of all rows, where the layers' rule holds.
+    """
+
+    objective: Objective
+    player: str
+    grouped: bool
+    weighting: str
+    pieces: int
+    transform: bool
+    bytes: int = 0
+    chunk: int = 1
+    layers: GroupGradients | None = None
+
+
+def look(
+    objective: Objective,
+    player: str,
+    at: Place,
+    batch: Batch,
+    strategy: Strategy,
+    *,
+    grouped: bool,
+    weighting: str = "example",
+    pieces: int = 1,
+    memory: int = 2**30,
+    transform: bool = False,
+) -> Recipe:
+    """Looks at a first batch of one run, outside of any vmap; see `Recipe`.
+
+    What one group takes are the bytes of its gradients and, as autograd tells, of its activations. A wrapped loss
+    runs the forward more than once, and may differentiate it twice. Beside the groups there are sums over them, of
+    two kinds mostly, while parts are added to them.
+
+    Args:
+        objective, player, grouped, weighting, pieces, transform: see `Recipe`.
+        at: one run's tensors.
+        batch: numbered.
+        strategy: says what is wanted of the groups.
+        memory: bytes that a vectorized pass over groups or examples may take at a time.
+    """
+    made = partial(Recipe, objective, player, grouped, weighting, pieces, transform)
+    if strategy.across or (strategy.needs == "mean" and not strategy.per_group):
+        return made()
+    batch = in_groups(batch, strategy, grouped)
+    params, loss = at.params, base_loss(objective, at.others, at.buffers, at.key, player)
+    group = tree_map(itemgetter(0), batch)
+    gradients = sum(p.numel() * p.element_size() for p in params.values())
+    passes = 4 if strategy.does("wrap") else 2
+    size = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
+    layers = _layers(objective, loss, params, batch, strategy)
+    if layers is not None:
+        size += layers.bytes * rows_of(group)
+    beside = 4 * gradients if strategy.does("summarize") else 0
+    return made(bytes=size, chunk=max(1, (memory - beside) // max(size, 1)), layers=layers)
+
+
+def in_groups(batch: Batch, strategy: Strategy, grouped: bool) -> Batch:
+    """The batch with what counts as a group on the leading axis: single examples, where those are wanted."""
+    if strategy.needs != "example":
+        return batch
+    return tree_map(partial(torch.unsqueeze, dim=1), flatten_groups(batch) if grouped else batch)
+
+
+def saved_bytes(loss: Loss, params: Params, batch: Batch) -> int:
+    """Bytes that autograd keeps for the backward of one loss: the activations' share of the memory."""
+    total = 0
+
+    def pack(t: Tensor) -> Tensor:
+        nonlocal total
+        total += t.numel() * t.element_size()
+        return t
+
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        loss(leaves, batch)
+    return total
+
+
+def _layers(
+    objective: Objective, loss: Loss, params: Params, batch: Batch, strategy: Strategy
+) -> GroupGradients | None:
+    """The groups' gradients from the layers, where their rule gives what a backward for each group gives."""
+    buffers = any(True for _ in objective.buffers())
+    if strategy.needs == "mean" or strategy.does("wrap") or buffers or not objective.decomposable:
+        return None
+    layers, first = GroupGradients(objective, set(params)), tree_map(itemgetter(slice(4)), batch)
+    return layers if layers.holds(loss, params, first) else None

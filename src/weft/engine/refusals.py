@@ -1,0 +1,69 @@
+"""What an engine does not train: combinations that only a built objective or a first batch tells of."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from weft.core.objective import Objective
+from weft.core.source import Batch
+from weft.core.strategy import Strategy
+
+__all__ = ["refuse_batch_statistics", "refuse_groups", "refuse_strategy"]
+
+
+def refuse_strategy(strategy: Strategy, objective: Objective, pieces: int) -> None:
+    """What only a built objective tells, and what a penalty over all groups cannot be cut into."""
+    reason = strategy.refuses(objective)
+    if reason:
+        raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
+    if strategy.across and pieces > 1:
+        raise ValueError(
+            f"expected accumulate=1 with {strategy!r}, whose penalty couples all rows of an update, got "
+            f"{pieces}; take a larger batch_size instead"
+        )
+
+
+def refuse_batch_statistics(strategy: Strategy, objective: Objective) -> None:
+    """Single examples have no statistics over a batch."""
+    for name, layer in objective.named_modules():
+        if strategy.needs == "example" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(
+                f"{strategy!r} looks at one example at a time, and {name!r} ({type(layer).__name__}) takes "
+                "statistics over the batch, so one example has no gradient of its own; use LayerNorm or GroupNorm"
+            )
+
+
+def refuse_groups(strategy: Strategy, batch: Batch, stacked: int, step: int, before: int | None) -> int:
+    """What is compared must be there: two environments or more, in every batch the same ones.
+
+    Args:
+        strategy: compares them.
+        batch: numbered, with groups.
+        stacked: leading axes of all tensors that stand for replicas: 0 or 1.
+        step: for the message.
+        before: how many environments the batches before had, or None at the first.
+
+    Returns:
+        How many there are.
+    """
+    groups, rows = batch["row"].shape[stacked:]
+    if groups == before:
+        return groups
+    for name, field in batch.items():
+        if field.shape[stacked : stacked + 2] != (groups, rows):
+            raise ValueError(
+                f"expected every field of a grouped batch to have {groups} environments of {rows} rows, as others "
+                f"have, got {name!r} of shape {tuple(field.shape[stacked:])}; pad environments of unequal size by "
+                "repeating rows at weight 0 (the field 'weight')"
+            )
+    if groups < 2:
+        raise ValueError(
+            f"{strategy!r} compares environments, got one only in the batch of step {step}; with a single "
+            "environment use ERM()"
+        )
+    if before is not None:
+        raise ValueError(
+            f"expected {before} environments in every batch, as in the first, got {groups} at step {step}; "
+            "one that is absent keeps its place, with rows of weight 0 (the field 'weight')"
+        )
+    return groups

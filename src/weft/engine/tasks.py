@@ -1,0 +1,66 @@
+"""A task's beginning and end, and adaptation after training: what a strategy keeps, lets go and makes of a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+
+from weft.core.random import fold, key_of, keyed
+from weft.core.source import Batch, Source, number_rows, rows_of
+from weft.core.state import State
+from weft.core.strategy import Local, Strategy, StrategyState
+from weft.core.trees import Params
+from weft.engine.asking import call
+from weft.engine.gradients.curvature import factors, products
+from weft.engine.gradients.loss import base_loss
+from weft.engine.gradients.squares import Passes, squares
+
+__all__ = ["adapted", "consolidated"]
+
+
+def consolidated(
+    run: State, strategy: Strategy, player: str, names: Collection[str], source: Source, task: str, rows: int
+) -> StrategyState:
+    """A strategy's state after a task has ended: what it keeps of the task, from the unwrapped loss.
+
+    Args:
+        run: one run.
+        strategy: with that run's own hyperparameters.
+        player: whose loss.
+        names: the player's parameters.
+        source: the task's rows.
+        task: its name.
+        rows: how many at a time.
+    """
+    params, others = _apart(run, names)
+    key = fold(key_of(run.seeds), "consolidate", task)
+
+    def batches() -> Iterator[Batch]:
+        first = 0
+        for batch in source.once(run, rows):
+            numbered = number_rows(batch, 1)
+            yield numbered if "row" in batch else {**numbered, "row": numbered["row"] + first}
+            first += rows_of(batch)
+
+    passes = Passes(run.objective, params, others, run.buffers, batches, key, player)
+    sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
+    local = Local(run.objective, params, *sums, batches, partial(call, run, key=fold(key, "ask")))
+    with keyed(key):
+        return strategy.consolidate(local, run.strategy[player], task)
+
+
+def adapted(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> Params:
+    """One run's parameters, adapted by the strategy to a few examples, as in training."""
+    params, others = _apart(run, names)
+    key = fold(key_of(run.seeds), "adapt")
+    loss = base_loss(run.objective, others, run.buffers, key, "")
+    run.objective.train()
+    with keyed(key):
+        after = strategy.adapt(loss, params, number_rows(batch, 1), run.strategy[player])
+    return {**run.params, **{n: p.detach() for n, p in after.items()}}
+
+
+def _apart(run: State, names: Collection[str]) -> tuple[Params, Params]:
+    """A player's parameters, and everyone else's."""
+    params = {n: run.params[n].detach() for n in names}
+    return params, {n: p.detach() for n, p in run.params.items() if n not in params}
