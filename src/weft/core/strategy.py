@@ -16,7 +16,7 @@ from weft.core.trees import Params
 if TYPE_CHECKING:
     from weft.core.source import Batch
 
-__all__ = ["Local", "Loss", "Params", "Strategy", "StrategyState", "by_group", "weighted_mean"]
+__all__ = ["Local", "Loss", "Params", "Strategy", "StrategyState", "by_group", "chosen", "weighted_mean"]
 
 StrategyState = dict[str, Any]
 """A documented tree of tensors: dictionaries whose leaves are tensors."""
@@ -60,6 +60,28 @@ def weighted_mean(gradients: Params, weights: Tensor) -> Params:
 def by_group(values: Tensor, batch: Batch) -> Tensor:
     """Rows of a batch with the field `group` as `(groups, rows of each, ...)`."""
     return values.unflatten(0, (batch["group"].shape[-1], -1))
+
+
+class _Chosen:
+    def __init__(self, setting: str, words: dict[str, str]) -> None:
+        self.setting, self.words = setting, words
+
+    def __get__(self, strategy: object, owner: type) -> str:
+        chosen = str(getattr(strategy, self.setting, ""))
+        return self.words.get(chosen, next(reversed(self.words.values())))
+
+
+def chosen(setting: str, **words: str) -> Any:
+    """A trait that a hyperparameter decides; for another value (which `validate` refuses) it is the last one.
+
+    >>> class Mask(Strategy):
+    ...     needs = chosen("each", example="example", environment="group")
+    ...     def __init__(self, *, each="environment"):
+    ...         self.each = each
+    >>> Mask().needs, Mask(each="example").needs
+    ('group', 'example')
+    """
+    return _Chosen(setting, words)
 
 
 class Strategy(Configured):

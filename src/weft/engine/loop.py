@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -23,7 +23,7 @@ from weft.engine.engine import Diverged, Engine, loss_name
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["History", "Plan", "Record", "begin", "progress_of", "train"]
+__all__ = ["History", "Pause", "Plan", "Record", "begin", "progress_of", "train", "training"]
 
 
 Record = dict[str, Any]
@@ -69,6 +69,13 @@ class History(list[Record]):
 
 
 @dataclass
+class Pause:
+    """Asks a training to stop after the step at hand (Ctrl-C), when its state can be kept."""
+
+    asked: bool = False
+
+
+@dataclass
 class Plan:
     """How long to train and what to look at on the way.
 
@@ -80,8 +87,7 @@ class Plan:
         tolerance: the least change of the progress measure that counts.
         validation: where the progress measure is taken, or None for the training batch.
         rows: rows at a time in evaluation.
-        observers: called with each record; they observe.
-        paused: asked after each step whether to stop here for now (Ctrl-C); the state can be kept then.
+        pause: looked at after each step.
     """
 
     steps: int
@@ -90,8 +96,7 @@ class Plan:
     tolerance: float = 1e-4
     validation: Source | None = None
     rows: int = 4096
-    observers: Sequence[Callable[[Record], object]] = ()
-    paused: Callable[[], bool] = lambda: False
+    pause: Pause = field(default_factory=Pause)
 
 
 def _recorded(value: Tensor) -> float | NDArray[np.float64]:
@@ -109,11 +114,18 @@ def begin(engine: Engine, state: State, plan: Plan) -> None:
 
 
 def train(engine: Engine, state: State, source: Source, plan: Plan, history: History | None = None) -> History:
-    """Trains until the plan's steps are made or every replica has stopped.
+    """Trains until the plan's steps are made or every replica has stopped; see `training`."""
+    history = History() if history is None else history
+    for _ in training(engine, state, source, plan, history):
+        pass
+    return history
+
+
+def training(engine: Engine, state: State, source: Source, plan: Plan, history: History) -> Iterator[Record]:
+    """Trains while it is iterated over, giving each record as it is made.
 
     The records are appended to `history`; with that of an interrupted training, it goes on from there.
     """
-    history = History() if history is None else history
     end = state.origin + plan.steps
     started = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
     stream = engine.batches(source, state)
@@ -130,9 +142,8 @@ def train(engine: Engine, state: State, source: Source, plan: Plan, history: His
                 record = _record(engine, state, source, plan, batch)
                 record = {"step": state.step, "epoch": len(history) + 1, **record}
                 history.append({**record, "seconds": time.perf_counter() - started})
-                for observer in plan.observers:
-                    observer(history[-1])
-            if anywhere(plan.paused()):
+                yield history[-1]
+            if anywhere(plan.pause.asked):
                 raise KeyboardInterrupt
     except Diverged:
         history.append({"step": state.step, "epoch": len(history) + 1, "seconds": time.perf_counter() - started})
@@ -142,7 +153,6 @@ def train(engine: Engine, state: State, source: Source, plan: Plan, history: His
     _restore_best(state, plan)
     for k in range(state.replicas or 1):
         state.stopped.setdefault(k, f"completed {plan.steps} steps")
-    return history
 
 
 def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Batch) -> Record:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -331,13 +332,17 @@ class Learner(Answers):
             folder.keep(self)
             return self
         try:
-            with folder.interruptible() as paused:
-                plan = replace(self._plan(source, validation, training.phase.once), paused=paused)
-
-                def keep(must: bool) -> None:
-                    folder.keep(self, must=must)
-
-                train_all(training.runs, source, plan, training.phase, keep=keep, shown=self.verbose)
+            with folder.interruptible() as pause:
+                plan = replace(self._plan(source, validation, training.phase.once), pause=pause)
+                train_all(
+                    training.runs,
+                    source,
+                    plan,
+                    training.phase,
+                    observers=self.callbacks,
+                    keep=partial(folder.keep, self),
+                    shown=self.verbose,
+                )
         except KeyboardInterrupt:
             folder.keep(self)
             raise
@@ -387,7 +392,7 @@ class Learner(Answers):
         else:
             steps = (50 if self.epochs is None else int(self.epochs)) * source.epoch
             every = source.epoch
-        return Plan(steps=steps, every=every, patience=self.patience, validation=validation, observers=self.callbacks)
+        return Plan(steps=steps, every=every, patience=self.patience, validation=validation)
 
     def _conclude(self) -> None:
         """What the runs tell of the training."""

@@ -15,7 +15,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from weft.core.values import Given, Json, Missing, describe, jsonable, rebuild
 from weft.engine import checkpoint
 from weft.engine.distributed import world
 from weft.engine.engine import Engine
-from weft.engine.loop import History
+from weft.engine.loop import History, Pause
 from weft.learner.runs import assemble, records
 from weft.learner.training import Begun, Phase, Run, Training
 
@@ -167,7 +167,7 @@ class Folder:
         except OSError as error:
             raise OSError(f"expected a folder that can be written, got {self.path}: {error.strerror}") from error
 
-    def keep(self, learner: Learner, *, must: bool = True) -> None:
+    def keep(self, learner: Learner, must: bool = True) -> None:
         """Writes the checkpoint; a failure leaves the last one as it was. Of several processes the first writes.
 
         Unless it `must`, it writes only if the last time was some while ago.
@@ -194,21 +194,21 @@ class Folder:
         return "" if self.step is None else f"; the last good checkpoint is of step {self.step}, in {self.path}"
 
     @contextmanager
-    def interruptible(self) -> Iterator[Callable[[], bool]]:
+    def interruptible(self) -> Iterator[Pause]:
         """Within it Ctrl-C asks to stop after the step at hand, so that the state can be kept; twice, at once."""
+        pause = Pause()
         if self.path is None or threading.current_thread() is not threading.main_thread():
-            yield lambda: False
+            yield pause
             return
-        asked: list[int] = []
 
-        def note(number: int, frame: Any) -> None:
-            if asked:
+        def note(number: int, frame: object) -> None:
+            if pause.asked:
                 raise KeyboardInterrupt
-            asked.append(number)
+            pause.asked = True
 
         before = signal.signal(signal.SIGINT, note)
         try:
-            yield lambda: bool(asked)
+            yield pause
         finally:
             signal.signal(signal.SIGINT, before)
 

@@ -25,7 +25,7 @@ from weft.core.trees import tree_map, tree_stack
 from weft.engine.build import build
 from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
-from weft.engine.loop import Plan, begin, train
+from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
 from weft.engine.schedule import is_torch_scheduler
 from weft.engine.vectorize import VectorizationWarning, blame
@@ -237,11 +237,19 @@ def _kinds(strategy: Strategy) -> list[type]:
 
 
 def train_all(
-    runs: list[Run], source: Source, plan: Plan, phase: Phase, *, keep: Callable[[bool], None], shown: bool
+    runs: list[Run],
+    source: Source,
+    plan: Plan,
+    phase: Phase,
+    *,
+    observers: Sequence[Callable[[Record], object]],
+    keep: Callable[[bool], None],
+    shown: bool,
 ) -> None:
     """Runs the plan in every run, then consolidates the task.
 
-    `keep` is called whenever state and phase are such that the training can go on from them, with whether it must.
+    The observers are called with each record, `keep` whenever state and phase are such that the training can go on
+    from them, with whether it must.
     """
     first = world()[0] == 0
     for i, (engine, state) in enumerate(runs):
@@ -255,9 +263,10 @@ def train_all(
             continue
         engine.total = plan.steps
         with Bar(plan, engine, shown=shown and first) as bar:
-            seen = [*plan.observers, bar.update] if first else []
-            observers = [*seen, lambda record: keep(False)]
-            train(engine, state, source, replace(plan, observers=observers), phase.runs[i].records)
+            for record in training(engine, state, source, plan, phase.runs[i].records):
+                for observer in [*observers, bar.update] if first else ():
+                    observer(record)
+                keep(False)
         if phase.task is not None:
             engine.consolidate(state, source, phase.task)
         phase.runs[i].done = True

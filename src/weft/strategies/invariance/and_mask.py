@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState, weighted_mean
+from weft.core.strategy import Strategy, StrategyState, chosen, weighted_mean
 from weft.core.trees import Params
 
 __all__ = ["ANDMask"]
@@ -42,6 +42,7 @@ class ANDMask(Strategy):
         {'w': tensor([2., 0.])}
     """
 
+    needs = chosen("each", example="example", environment="group")
     neutral = {"threshold": 0.0}
     sweeps = ("threshold",)
     space = {"threshold": Range(0.0, 1.0)}
@@ -50,10 +51,6 @@ class ANDMask(Strategy):
         self.threshold = threshold
         self.rescale = rescale
         self.each = each
-
-    @property
-    def needs(self) -> str:  # type: ignore[override]
-        return "example" if self.each == "example" else "group"
 
     def validate(self) -> None:
         if not 0.0 <= float(self.threshold) <= 1.0:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState, weighted_mean
+from weft.core.strategy import Strategy, StrategyState, chosen, weighted_mean
 from weft.core.trees import Params
 
 __all__ = ["TemporalANDMask"]
@@ -50,6 +50,7 @@ class TemporalANDMask(Strategy):
         {'w': tensor([-0.1000,  0.0000])}
     """
 
+    needs = chosen("each", environment="group", batch="mean")
     neutral = {"threshold": 0.0, "shrink": 0.0}
     sweeps = ("threshold", "decay")
     space = {"threshold": Range(0.0, 1.0), "decay": Range(0.5, 0.95)}
@@ -59,10 +60,6 @@ class TemporalANDMask(Strategy):
         self.decay = decay
         self.each = each
         self.shrink = shrink
-
-    @property
-    def needs(self) -> str:  # type: ignore[override]
-        return "group" if self.each == "environment" else "mean"
 
     def validate(self) -> None:
         if not 0.0 <= float(self.threshold) <= 1.0:
