@@ -8,22 +8,23 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from weft.bench.claims import Report, claims_folder, last, listed, load, reproduce
+from weft.bench.claims import Report, last, listed, load, reproduce
 from weft.objectives import REINFORCE, LeastSquares
 from weft.strategies import EWC, Laplace
 
 # Those that need images in their quick setting.
 IMAGES = {"coloured_mnist", "fisher_overlap", "fishers", "permuted_mnist", "richer_posteriors"}
+PATHS = {claim.name: claim.path for claim in listed()}
 
 
-@pytest.mark.parametrize("name", [claim.name for claim in listed()])
+@pytest.mark.parametrize("name", PATHS)
 def test_the_quick_setting_holds(name, tmp_path):
     if name in IMAGES and not os.environ.get("WEFT_DATA"):
         pytest.skip("WEFT_DATA is not set")  # where it is, the images must be there
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        result = reproduce(claims_folder() / f"{name}.py", out=tmp_path)
+        result = reproduce(PATHS[name], out=tmp_path)
     finally:
         torch.set_num_threads(threads)
     print(f"{name}: {result['budget']} {[(f['name'], f['measured'], f['interval']) for f in result['figures']]}")
@@ -40,11 +41,11 @@ def test_the_quick_setting_holds(name, tmp_path):
         assert picture["caption"]
 
 
-@pytest.mark.parametrize("name", [claim.name for claim in listed()])
+@pytest.mark.parametrize("name", PATHS)
 def test_the_result_that_the_docs_show_is_the_claims(name):
     """A claim whose setting or texts have changed since has no result any more."""
     out = Path(__file__).parents[2] / "docs" / "results"
-    result, claim = last(name, out), load(claims_folder() / f"{name}.py")
+    result, claim = last(name, out), load(PATHS[name])
     assert result["scale"] == "full"
     assert result["command"] == f"weft reproduce {name} --full"
     assert result["setting"] == {key: str(value) for key, value in claim.full.items()}
@@ -57,7 +58,7 @@ def test_the_result_that_the_docs_show_is_the_claims(name):
 
 def broken(name, monkeypatch, replaced):
     """A claim in whose file some names mean something else."""
-    claim = load(claims_folder() / f"{name}.py")
+    claim = load(PATHS[name])
     for what, value in replaced.items():
         assert what in type(claim).run.__globals__
         monkeypatch.setitem(type(claim).run.__globals__, what, value)
