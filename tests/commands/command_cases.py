@@ -45,7 +45,7 @@ def command(*args, **env):
 
 
 def parameters(folder):
-    return {f"{i}.{n}": p for i, (_, s) in enumerate(weft.load(folder)._runs) for n, p in s.params.items()}
+    return {f"{i}.{n}": p for i, (_, s) in enumerate(weft.load(folder).training_.runs) for n, p in s.params.items()}
 
 
 def same(one, other):

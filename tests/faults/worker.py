@@ -19,6 +19,7 @@ import torch._dynamo  # torch.optim imports it when first used: here, once, befo
 import weft
 import weft.learner.folder
 from weft import Classifier, Learner, Optimizer, weave
+from weft.core import files
 from weft.data import FiniteMDP, ring
 from weft.engine import checkpoint
 from weft.engine.engine import Engine
@@ -138,7 +139,7 @@ def killing_at(point, count):
             if seen[0] == count:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint.point = die
+    files.point = die
 
 
 def killing_in_step(number, *, after=False):

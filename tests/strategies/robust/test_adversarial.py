@@ -17,7 +17,7 @@ def test_adversarial_training_makes_it_robust():
     slopes = []
     for learner in (plain, robust):
         x = torch.as_tensor(X, dtype=torch.float32).requires_grad_()
-        run = learner._runs[0][1]
+        run = learner.training_.runs[0][1]
         loss = torch.func.functional_call(
             learner.objective_, run.params, ({"x": x, "y": torch.as_tensor(Y)},)
         ).losses.sum()

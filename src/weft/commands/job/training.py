@@ -86,7 +86,7 @@ def _in_sequence(learner: Learner, table: Table, column: str | None, folder: Pat
 
     A learner that has begun goes on with the task it was at; what was measured before is in the folder.
     """
-    from weft.measures.continual import scored, task_scores, untrained
+    from weft.measures.tasks import scored, task_scores, untrained
 
     task, rows = np.asarray(table.task), table.training
     order, first = np.unique(task[rows], return_index=True)
