@@ -13,8 +13,8 @@ from weft.learner.folder import Folder
 def test_ctrl_c_saves_and_resume_ends_as_if_nothing_had_happened(table, tmp_path, monkeypatch, uninterrupted, moment):
     folder, calls, keep = tmp_path / "run", [], Folder.keep
 
-    def interrupt(self, learner, **options):
-        keep(self, learner, **options)
+    def interrupt(self, learner, must=True):
+        keep(self, learner, must)
         calls.append(1)
         if len(calls) == moment:
             signal.raise_signal(signal.SIGINT)

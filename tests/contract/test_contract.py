@@ -113,7 +113,7 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
         random_state=0,
         **case.settings,
     )
-    grouped = chosen.needs == "group" or chosen.per_group
+    grouped = chosen.compares
     if chosen.episodic and case.episodes is not None:
         learner.fit(case.episodes())
     elif case.source is not None:

@@ -74,7 +74,7 @@ class Method:
         """Raises where it needs environments or tasks and the study's data is not split by them."""
         way = parse(self.strategy, "strategies") if self.strategy else None
         reads = self.objective and "environment" in parse(self.objective, "objectives").fields
-        if way is not None and (way.needs == "group" or way.per_group):
+        if way is not None and way.compares:
             reads = True
         if reads and by != "environment":
             raise ValueError(
@@ -93,7 +93,7 @@ class Method:
 
         objective = parse(self.objective, "objectives") if self.objective else _default(data.classes is not None)
         strategy = parse(self.strategy, "strategies") if self.strategy else None
-        grouped = strategy is not None and (strategy.needs == "group" or strategy.per_group)
+        grouped = strategy is not None and strategy.compares
         # As many rows per update for everybody: one that works on environments takes so many of each.
         rows = study.rows * (len(data.names) if data.by == "environment" and not grouped else 1)
         return Learner(
@@ -137,6 +137,13 @@ def _try_net(net: str, text: str) -> None:
         raise ValueError(f"expected a net for {text!r}, got {net!r}: {error}") from error
 
 
+# What works with another method is spelled with one.
+_WITH = {
+    "adversarial-training": "adversarial-training(attack=pgd())",
+    "generative-replay": "generative-replay(generator=learner(objective=gan))",
+}
+
+
 def suitable(study: Study, classes: bool) -> list[str]:
     """The methods of the catalogue that make use of what the study's data tells."""
     from weft.core.catalogue import entries
@@ -146,11 +153,10 @@ def suitable(study: Study, classes: bool) -> list[str]:
         way = entry.cls()
         if way.episodic or entry.name == "erm":
             continue
-        grouped, sequential = way.needs == "group" or way.per_group, way.does("consolidate")
-        if (grouped and study.environment) or (sequential and study.task):
-            chosen.append(entry.name)
+        if (way.compares and study.environment) or (way.does("consolidate") and study.task):
+            chosen.append(_WITH.get(entry.name, entry.name))
     if study.environment or study.task:
         return chosen
     if not classes:
         chosen.append("least-squares")
-    return [*chosen, "adversarial-training(attack=pgd())"]
+    return [*chosen, _WITH["adversarial-training"]]

@@ -18,7 +18,6 @@ from weft.bench.methods import Method
 from weft.bench.search import Outcome, Setting
 from weft.bench.study import Study
 from weft.core.values import jsonable
-from weft.learner.sourcing import compares
 
 if TYPE_CHECKING:
     from weft.core.values import Json
@@ -79,7 +78,7 @@ def _train(learner: Learner, data: Data, part: Part) -> None:
         return
     use = {}
     asked = learner.settings()
-    read = compares(asked.strategy) or "environment" in asked.objective.fields
+    read = asked.strategy.compares or "environment" in asked.objective.fields
     if data.by == "environment" and read:
         use = {"environment": part.labels}
     learner.fit(part.X, part.y, **use)

@@ -123,6 +123,11 @@ class Strategy(Configured):
     neutral: ClassVar[dict[str, Any]] = {}
     sweeps: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def compares(self) -> bool:
+        """Whether it works on groups, so that batches must have them stacked."""
+        return self.needs == "group" or self.per_group
+
     def validate(self) -> None:
         """Raises ValueError or TypeError for hyperparameters out of range; called when work starts."""
 

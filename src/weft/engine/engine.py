@@ -166,7 +166,7 @@ class Engine:
         params = {n: p.detach() for n, p in state.params.items() if n in names}
         others = {n: p.detach() for n, p in state.params.items() if n not in names}
         at = Place(params, others, state.buffers, state.key("step", player))
-        if not self.episodic and (self.strategy.needs == "group" or self.strategy.per_group):
+        if not self.episodic and self.strategy.compares:
             stacked = 0 if self.replicas is None else 1
             self._groups = refuse_groups(self.strategy, batch, stacked, state.step, self._groups)
         if world()[1] > 1:

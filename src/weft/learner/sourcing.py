@@ -12,24 +12,18 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from weft.core.source import Source
-from weft.core.strategy import Strategy
 from weft.learner.reading import COLUMNS, Reader, unpack
 from weft.learner.settings import Settings
 from weft.sources import Arrays
 from weft.sources.cast import Cast
 
-__all__ = ["compares", "match", "sources"]
-
-
-def compares(strategy: Strategy) -> bool:
-    """Whether a strategy works on environments, so that batches must have them stacked."""
-    return strategy.needs == "group" or strategy.per_group
+__all__ = ["match", "sources"]
 
 
 def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[Source, Source | None]:
     """The training source and, where wanted, the validation source."""
     strategy, objective = settings.strategy, settings.objective
-    grouped = compares(strategy)
+    grouped = strategy.compares
     environment = data.pop("environment", None)
     if strategy.episodic:
         raise ValueError(
@@ -115,7 +109,7 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
             f"{name} gives episodes with a support and a query part, which {strategy!r} does not know; use MAML(), "
             "with inner_steps=0 to train on the query parts"
         )
-    if compares(strategy) and not source.grouped:
+    if strategy.compares and not source.grouped:
         raise ValueError(f"{strategy!r} compares environments, got {name} without any; make it with grouped=True")
     first = objective.fields[0]
     if first not in source.spec:

@@ -1,0 +1,109 @@
+"""What a fitted learner shows of its training: the record, the trained module, the scores of each replica."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+
+from weft import Classifier, Learner, Optimizer
+from weft.objectives import Classification, Regression
+from weft.strategies import ERM, ANDMask
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 3))
+Y = (X[:, 0] > 0).astype(int)
+
+
+def test_the_trained_module_answers_as_the_learner_does_and_stands_apart():
+    frozen = Optimizer("adam", lr=0.01, freeze="net.features.*")
+    learner = Learner(Classification(hidden=(8,)), optimizer=frozen, epochs=3, random_state=0).fit(X, Y)
+    module = learner.trained_module()
+    rows = torch.as_tensor(X, dtype=torch.float32)
+    before = learner.predict_proba(X)
+    with torch.no_grad():
+        np.testing.assert_allclose(module.net(rows).softmax(-1).numpy(), before, rtol=1e-5)
+    trained = {name for name, p in module.named_parameters() if p.requires_grad}
+    assert trained
+    assert not any(name.startswith("net.features.") for name in trained)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.zero_()
+    np.testing.assert_array_equal(learner.predict_proba(X), before)
+
+
+def test_the_trained_module_carries_running_statistics():
+    learner = Classifier("mlp(hidden=(8,), batch_norm=True)", epochs=3, random_state=0).fit(X + 5.0, Y)
+    module = learner.trained_module()
+    assert not module.training
+    means = [b for name, b in module.named_buffers() if name.endswith("running_mean")]
+    assert means
+    assert all(bool((b != 0).any()) for b in means)
+    with torch.no_grad():
+        answer = module.net(torch.as_tensor(X + 5.0, dtype=torch.float32)).softmax(-1).numpy()
+    np.testing.assert_allclose(answer, learner.predict_proba(X + 5.0), rtol=1e-5)
+
+
+def test_which_replicas_module():
+    many = Classifier(epochs=2, replicas=2, random_state=0).fit(X, Y)
+    with pytest.raises(ValueError, match=r"number of one of 2 replicas, got None; trained_module\(0\)"):
+        many.trained_module()
+    with pytest.raises(IndexError, match=r"in 0\.\.1, got 2"):
+        many.trained_module(2)
+    first, second = (next(iter(many.trained_module(k).parameters())) for k in (0, 1))
+    assert not torch.equal(first, second)
+    swept = Classifier(epochs=2, replicas={"optimizer__lr": [1e-6, 1e-2]}, random_state=0).fit(X, Y)
+    best = next(iter(swept.trained_module().parameters()))
+    assert torch.equal(best, next(iter(swept.trained_module(swept.best_replica_).parameters())))
+    with pytest.raises(NotFittedError):
+        Classifier().trained_module()
+
+
+@pytest.mark.filterwarnings("ignore:.*diverged")
+def test_scores_of_each_replica_and_what_has_diverged():
+    rates = {"optimizer__lr": [1e-2, 1e30]}
+    many = Learner(
+        Regression(hidden=(8,)), optimizer=Optimizer("sgd", lr=0.01), replicas=rates, epochs=3, random_state=0
+    )
+    many.fit(X, X[:, 0])
+    scores = many.replica_scores(X, X[:, 0])
+    assert many.training_.diverged == [False, True]
+    assert scores[0] == many.replica(0).score(X, X[:, 0])
+    assert np.isnan(scores[1])
+    one = Classifier(epochs=2, random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(one.replica_scores(X, Y), [one.score(X, Y)])
+
+
+def test_the_record_of_the_training():
+    many = Classifier(epochs=2, replicas=2, random_state=3, strategy="erm").fit(X, Y, task=np.repeat(["a", "b"], 30))
+    training = many.training_
+    assert training.settings == [{"random_state": 3}, {"random_state": 4}]
+    assert training.spec["x"].shape == (3,)
+    assert len(training.runs) == 1
+    assert len(training.every) == 2
+    assert training.phase.task == "b"
+    assert training.phase.runs == []
+    with pytest.raises(ValueError, match="expected one trained run, got several replicas"):
+        _ = training.alone
+    assert many.replica(1).training_.alone.state.seeds == 4
+
+
+def test_settings_are_what_the_parameters_mean():
+    settings = Classifier(strategy="and-mask", dtype="float64", device="cpu").settings()
+    assert isinstance(settings.strategy, ANDMask)
+    assert settings.dtype == torch.float64
+    assert isinstance(Classifier().settings().strategy, ERM)
+    with pytest.raises(ValueError, match="expected clip to be a norm > 0"):
+        Classifier(clip=-1.0).settings()
+
+
+def test_a_fit_that_is_refused_leaves_what_was_learned():
+    learner = Classifier(epochs=2, random_state=0).fit(X, Y)
+    before = learner.predict_proba(X)
+    with pytest.raises(ValueError, match="contains NaN"):
+        learner.fit(np.where(X > 2, np.nan, X), Y)
+    np.testing.assert_array_equal(learner.predict_proba(X), before)
+
+
+def test_swept_values_out_of_range_are_refused_before_training():
+    with pytest.raises(ValueError, match="dtype among"):
+        Classifier(replicas={"dtype": ["float32", "float31"]}, random_state=0).fit(X, Y)
