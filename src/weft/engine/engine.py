@@ -20,7 +20,7 @@ from weft.engine.build import initialize, refuse_alike
 from weft.engine.distributed import refuse_coupled, refuse_different, share, world
 from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
 from weft.engine.gradients.loss import Parts, Place, Slope
-from weft.engine.gradients.recipe import Recipe, look
+from weft.engine.gradients.route import Route, look
 from weft.engine.refusals import refuse_batch_statistics, refuse_groups, refuse_strategy
 from weft.engine.replicas import batches, broadcast, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
@@ -48,7 +48,7 @@ class Engine:
         optimizers: by player ("" where there is one player).
         grouped, episodic: whether the source stacks groups, and whether those are episodes.
         clip: the largest norm of a gradient, per player and replica.
-        pieces, memory, weighting: see `weft.engine.gradients.recipe.look`; the replicas share the memory.
+        pieces, memory, weighting: see `weft.engine.gradients.route.look`; the replicas share the memory.
         schedule: a factor of the learning rate by progress, or a `torch` scheduler class.
         total: steps that the schedule spans.
         capture: on CUDA, record the step as a graph where that is possible.
@@ -91,7 +91,7 @@ class Engine:
         self.players = objective.players or ("",)
         self.names = {player: self._trained(player) for player in self.players}
         self.pieces, self.memory, self.weighting = pieces, memory // (replicas or 1), weighting
-        self.recipes: dict[str, Recipe] = {}  # by player, from the first batch on
+        self.routes: dict[str, Route] = {}  # by player, from the first batch on
         self.mappers = {player: Mapper() for player in self.players}
         self._alike = False
         self._settled: set[str] = set()
@@ -171,10 +171,10 @@ class Engine:
             self._groups = refuse_groups(self.strategy, batch, stacked, state.step, self._groups)
         if world()[1] > 1:
             return self._gradient_over_ranks(state, at, batch, player)
-        recipe, mapper = self._recipe(player, at, batch), self.mappers[player]
+        route, mapper = self._route(player, at, batch), self.mappers[player]
 
         def one(at: Place, batch: Batch, own: StrategyState, swept: Params) -> Slope:
-            return gradient(recipe, mapper, at, batch, self._having(swept), own)
+            return gradient(route, mapper, at, batch, self._having(swept), own)
 
         return mapped(self.replicas, one, at, batch, state.strategy[player], self.swept)
 
@@ -193,17 +193,17 @@ class Engine:
             self._alike = True
         stacked = 0 if self.replicas is None else 1
         part = share(batch, stacked + shared_axis(self.grouped, self.strategy))
-        recipe, mapper, own = self._recipe(player, at, part), self.mappers[player], state.strategy[player]
+        route, mapper, own = self._route(player, at, part), self.mappers[player], state.strategy[player]
 
         def before(at: Place, part: Batch, own: StrategyState, swept: Params) -> Parts:
-            return local(recipe, mapper, at, part, self._having(swept), own)
+            return local(route, mapper, at, part, self._having(swept), own)
 
         def after(parts: Parts, at: Place, own: StrategyState, swept: Params) -> Slope:
-            return conclude(recipe, parts, at, self._having(swept), own)
+            return conclude(route, parts, at, self._having(swept), own)
 
         parts = mapped(self.replicas, before, at, part, own, self.swept)
         check = player not in self._settled
-        parts = pool(recipe, parts, state.buffers, batch, self.strategy, stacked, where, check=check)
+        parts = pool(route, parts, state.buffers, batch, self.strategy, stacked, where, check=check)
         self._settled.add(player)
         return mapped(self.replicas, after, parts, at, own, self.swept)
 
@@ -211,12 +211,12 @@ class Engine:
         """The strategy with a replica's own hyperparameters."""
         return self.strategy.having(**swept) if swept else self.strategy
 
-    def _recipe(self, player: str, at: Place, batch: Batch) -> Recipe:
+    def _route(self, player: str, at: Place, batch: Batch) -> Route:
         """How a player's gradient is computed, looked up once: at the first batch, of the first replica."""
-        if player not in self.recipes:
+        if player not in self.routes:
             first = at if self.replicas is None else at.replica(0)
             rows = batch if self.replicas is None else tree_map(itemgetter(0), batch)
-            self.recipes[player] = look(
+            self.routes[player] = look(
                 self.objective,
                 player,
                 first,
@@ -228,7 +228,7 @@ class Engine:
                 memory=self.memory,
                 transform=self.replicas is not None,
             )
-        return self.recipes[player]
+        return self.routes[player]
 
     def probe(self, state: State, source: Source) -> None:
         """One gradient and one evaluation, without effect: raises what training would raise."""

@@ -1,6 +1,13 @@
 """Parameterizations: any of them, or a user's own `nn.Module`, fits any objective of the right shape."""
 
-from weft.nets.make import make_net
-from weft.nets.mlp import MLP, Linear
+from __future__ import annotations
 
-__all__ = ["MLP", "Linear", "make_net"]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.nets.make import make_net
+    from weft.nets.mlp import MLP, Linear
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

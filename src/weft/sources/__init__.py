@@ -1,7 +1,14 @@
 """Where batches come from: arrays, data sets, few-shot episodes, rollouts."""
 
-from weft.sources.arrays import Arrays
-from weft.sources.episodes import Episodes
-from weft.sources.rollouts import Rollouts
+from __future__ import annotations
 
-__all__ = ["Arrays", "Episodes", "Rollouts"]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.sources.arrays import Arrays
+    from weft.sources.episodes import Episodes
+    from weft.sources.rollouts import Rollouts
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

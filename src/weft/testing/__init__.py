@@ -3,8 +3,15 @@
 Each check raises `ContractError` with what was expected and what came; none of them needs pytest.
 """
 
-from weft.testing.checks import ContractError, check_objective, check_source, check_strategy
-from weft.testing.pairwise import pairwise
-from weft.testing.vectorization import vectorization_table
+from __future__ import annotations
 
-__all__ = ["ContractError", "check_objective", "check_source", "check_strategy", "pairwise", "vectorization_table"]
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.testing.checks import ContractError, check_objective, check_source, check_strategy
+    from weft.testing.pairwise import pairwise
+    from weft.testing.vectorization import vectorization_table
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)

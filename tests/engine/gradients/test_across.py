@@ -17,7 +17,7 @@ from weft.engine import engine as engine_module
 from weft.engine.build import build
 from weft.engine.capture import Captured
 from weft.engine.gradients.loss import Place
-from weft.engine.gradients.recipe import look
+from weft.engine.gradients.route import look
 from weft.objectives import Classification
 from weft.sources import Arrays
 from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask

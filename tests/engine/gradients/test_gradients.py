@@ -19,7 +19,7 @@ from weft.engine.build import build, initialize
 from weft.engine.gradients import groups
 from weft.engine.gradients.gradient import gradient as gradient_of
 from weft.engine.gradients.loss import Place
-from weft.engine.gradients.recipe import look
+from weft.engine.gradients.route import look
 from weft.engine.vectorize import Mapper, VectorizationWarning, in_chunks
 from weft.objectives import Classification
 from weft.strategies import ERM, MAML, AdversarialTraining, ANDMask

@@ -12,7 +12,7 @@ from weft.core.strategy import Strategy
 from weft.core.trees import tree_map
 from weft.engine.gradients.gradient import gradient
 from weft.engine.gradients.loss import Place, base_loss
-from weft.engine.gradients.recipe import look
+from weft.engine.gradients.route import look
 from weft.engine.holding import holding
 from weft.engine.vectorize import Mapper
 

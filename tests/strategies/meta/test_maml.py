@@ -10,7 +10,7 @@ from weft.data import sinusoids
 from weft.engine.build import build, initialize
 from weft.engine.gradients.gradient import gradient
 from weft.engine.gradients.loss import Place
-from weft.engine.gradients.recipe import look
+from weft.engine.gradients.route import look
 from weft.engine.vectorize import Mapper
 from weft.objectives import Classification, Regression
 from weft.sources import Arrays, Episodes

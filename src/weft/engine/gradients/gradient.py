@@ -1,4 +1,4 @@
-"""The gradient that a strategy makes of one player's loss: a pure function of tensors and a recipe.
+"""The gradient that a strategy makes of one player's loss: a pure function of tensors and a route.
 
 It can be mapped over replicas; all but `pool`, which comes between `local` and `conclude` where several processes
 share a batch.
@@ -20,32 +20,30 @@ from weft.engine.distributed import gather, largest, mean, refuse_moving
 from weft.engine.gradients.groups import by_groups
 from weft.engine.gradients.loss import Parts, Place, Slope, base_loss, differentiate, shares
 from weft.engine.gradients.pooled import pooled, side_by_side
-from weft.engine.gradients.recipe import Recipe, in_groups
+from weft.engine.gradients.route import Route, in_groups
 from weft.engine.vectorize import Mapper
 
 __all__ = ["conclude", "gradient", "local", "pool", "shared_axis"]
 
 
-def gradient(
-    recipe: Recipe, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState
-) -> Slope:
+def gradient(route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState) -> Slope:
     """The gradient, the mean loss, the buffers after the forward and the strategy's state.
 
     Args:
-        recipe: how it is computed; from `look`.
+        route: how it is computed; from `look`.
         mapper: maps over the groups, and remembers what cannot be vectorized.
         at: one run's tensors.
         batch: numbered; all of it.
         strategy: makes one gradient of the groups'.
         state: the strategy's.
     """
-    parts = _parts(recipe, mapper, at, batch, strategy, state, whole=True)
-    return conclude(recipe, parts, at, strategy, state)
+    parts = _parts(route, mapper, at, batch, strategy, state, whole=True)
+    return conclude(route, parts, at, strategy, state)
 
 
-def local(recipe: Recipe, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState) -> Parts:
+def local(route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState) -> Parts:
     """What a share of the batch gives, before the strategy combines it."""
-    parts = _parts(recipe, mapper, at, batch, strategy, state, whole=False)
+    parts = _parts(route, mapper, at, batch, strategy, state, whole=False)
     if "rows" in parts:
         parts["mass"] = torch.full_like(parts["loss"], parts.pop("rows"))
     return parts
@@ -57,7 +55,7 @@ def shared_axis(grouped: bool, strategy: Strategy) -> int:
 
 
 def pool(
-    recipe: Recipe,
+    route: Route,
     parts: Parts,
     buffers: Params,
     batch: Batch,
@@ -70,7 +68,7 @@ def pool(
     """All processes' parts made those of the whole batch.
 
     Args:
-        recipe: by which the parts were computed.
+        route: by which the parts were computed.
         parts: what the share of this process gives.
         buffers: those before the forward.
         batch: the whole batch.
@@ -85,7 +83,7 @@ def pool(
     moved = {name: b - buffers[name] for name, b in after.items() if b.is_floating_point()}
     counted = {name: b for name, b in after.items() if not b.is_floating_point()}
     pooled: Parts = {"gradient": parts["gradient"], "loss": parts["loss"]}
-    axis = stacked + shared_axis(recipe.grouped, strategy)
+    axis = stacked + shared_axis(route.grouped, strategy)
     if strategy.needs == "example" or (strategy.needs == "group" and strategy.per_group):
         pooled["mass"] = mass
         groups = rows_of(batch, stacked) if axis > stacked else 1  # examples of all groups are end to end
@@ -104,7 +102,7 @@ def pool(
     return pooled
 
 
-def conclude(recipe: Recipe, parts: Parts, at: Place, strategy: Strategy, state: StrategyState) -> Slope:
+def conclude(route: Route, parts: Parts, at: Place, strategy: Strategy, state: StrategyState) -> Slope:
     """From the parts of a whole batch to what `gradient` gives: the groups combined, the penalty added."""
     losses = value = parts["loss"]
     state = parts.get("state", state)
@@ -116,7 +114,7 @@ def conclude(recipe: Recipe, parts: Parts, at: Place, strategy: Strategy, state:
             loss = losses.unsqueeze(0)
             slopes, state = strategy.combine(one, loss, torch.ones_like(loss), state)
         else:
-            weights = shares(parts["mass"], recipe.weighting)
+            weights = shares(parts["mass"], route.weighting)
             value = (weights * losses).sum()
             if "sums" in parts:
                 slopes, state = strategy.conclude(parts["sums"], losses, weights, state)
@@ -127,43 +125,43 @@ def conclude(recipe: Recipe, parts: Parts, at: Place, strategy: Strategy, state:
         if strategy.does("penalty"):
             extra = strategy.pull(at.params, state)
             if extra is None:
-                extra, _ = differentiate(lambda p: (strategy.penalty(p, state), {}), at.params, recipe.transform)
+                extra, _ = differentiate(lambda p: (strategy.penalty(p, state), {}), at.params, route.transform)
             slopes = {name: g + extra[name] for name, g in slopes.items()}
     return slopes, value, parts["buffers"], state
 
 
 def _parts(
-    recipe: Recipe, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState, *, whole: bool
+    route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState, *, whole: bool
 ) -> Parts:
     """What the batch gives, and beside it the gradient on the rows that the strategy recalls."""
 
     def base(buffers: Params) -> Loss:
-        return base_loss(recipe.objective, at.others, buffers, at.key, recipe.player)
+        return base_loss(route.objective, at.others, buffers, at.key, route.player)
 
     def wrapped(buffers: Params) -> Loss:
         return strategy.wrap(base(buffers), state)
 
     with keyed(at.key):
         if strategy.needs == "mean" and not strategy.per_group:
-            parts = pooled(recipe, wrapped, at.params, at.buffers, batch)
+            parts = pooled(route, wrapped, at.params, at.buffers, batch)
         elif strategy.across:
-            together = side_by_side(batch, recipe.weighting, next(iter(at.params.values())).dtype)
+            together = side_by_side(batch, route.weighting, next(iter(at.params.values())).dtype)
             seen = partial(strategy.observe, state=state)
-            parts = pooled(recipe, wrapped, at.params, at.buffers, together, seen)
+            parts = pooled(route, wrapped, at.params, at.buffers, together, seen)
         else:
-            groups = in_groups(batch, strategy, recipe.grouped)
-            parts = by_groups(recipe, mapper, wrapped, at.params, at.buffers, groups, strategy, whole=whole)
+            groups = in_groups(batch, strategy, route.grouped)
+            parts = by_groups(route, mapper, wrapped, at.params, at.buffers, groups, strategy, whole=whole)
         rows = strategy.recall(batch, state) if strategy.does("recall") else None
         if rows is not None:
-            parts["recalled"] = _recalled(recipe, base(at.buffers), at.params, rows)
+            parts["recalled"] = _recalled(route, base(at.buffers), at.params, rows)
     return parts
 
 
-def _recalled(recipe: Recipe, loss: Loss, params: Params, rows: Batch) -> Params:
+def _recalled(route: Route, loss: Loss, params: Params, rows: Batch) -> Params:
     """The gradient of the objective's own mean loss on rows that a strategy recalls."""
 
     def scalar(p: Params) -> tuple[Tensor, Params]:
         output = loss(p, rows)
         return reduce(output.losses, output.weight), {}
 
-    return differentiate(scalar, params, recipe.transform)[0]
+    return differentiate(scalar, params, route.transform)[0]

@@ -15,7 +15,7 @@ from weft.core.source import Batch
 from weft.core.strategy import Strategy, StrategyState
 from weft.core.trees import Params, tree_add, tree_map
 from weft.engine.gradients.loss import Parts, Wrapped, counted, differentiate, masses, shares
-from weft.engine.gradients.recipe import Recipe
+from weft.engine.gradients.route import Route
 from weft.engine.vectorize import Mapper, in_chunks
 
 __all__ = ["by_groups"]
@@ -25,7 +25,7 @@ Gradients = tuple[Params, tuple[Tensor, Params]]
 
 
 def by_groups(
-    recipe: Recipe,
+    route: Route,
     mapper: Mapper,
     wrapped: Wrapped,
     params: Params,
@@ -38,7 +38,7 @@ def by_groups(
     """What the groups on a batch's leading axis give: the gradient of each, or of their mean.
 
     Args:
-        recipe, mapper: how; what cannot be vectorized is remembered in the mapper.
+        route, mapper: how; what cannot be vectorized is remembered in the mapper.
         wrapped: the strategy's loss.
         params, buffers: those to differentiate by, and those before the forward.
         batch: see `in_groups`.
@@ -46,37 +46,37 @@ def by_groups(
         whole: whether all groups are here, so that sums over them may take the place of their gradients.
     """
     mass = masses(batch, next(iter(params.values())).dtype)
-    weights = shares(mass, recipe.weighting)
+    weights = shares(mass, route.weighting)
 
     def each(p: Params, held: Params, part: Batch) -> tuple[Tensor, Params]:
         output = wrapped(held)(p, part)
         return reduce(output.losses, output.weight), output.buffers
 
     if strategy.needs == "mean":
-        parts = _mean(recipe, mapper, each, params, buffers, batch, weights)
-        parts["mass"] = counted(mass, recipe.weighting).sum()
+        parts = _mean(route, mapper, each, params, buffers, batch, weights)
+        parts["mass"] = counted(mass, route.weighting).sum()
         return parts
 
     def one(p: Params, held: Params, part: Batch) -> Gradients:
         return grad_and_value(lambda q: each(q, held, part), has_aux=True)(p)
 
     def some(held: Params, part: Batch) -> Gradients:
-        if recipe.layers is None:
+        if route.layers is None:
             return mapper(one, (None, 0, 0), params, held, part)
-        gradients, losses = recipe.layers(wrapped(buffers), params, part, transform=recipe.transform)
+        gradients, losses = route.layers(wrapped(buffers), params, part, transform=route.transform)
         return gradients, (losses, {})
 
     spread = _spread(buffers, len(weights))
-    if recipe.chunk < len(weights) and strategy.does("summarize") and whole:
-        parts = _summed(some, spread, batch, weights, recipe.chunk, strategy)
+    if route.chunk < len(weights) and strategy.does("summarize") and whole:
+        parts = _summed(some, spread, batch, weights, route.chunk, strategy)
         parts["mass"] = mass
         return parts
-    gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), recipe.chunk)
+    gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), route.chunk)
     return {"gradient": gradients, "loss": losses, "mass": mass, "buffers": _merged(after, weights)}
 
 
 def _mean(
-    recipe: Recipe,
+    route: Route,
     mapper: Mapper,
     each: Callable[[Params, Params, Batch], tuple[Tensor, Params]],
     params: Params,
@@ -87,15 +87,15 @@ def _mean(
     """The gradient of the groups' weighted mean loss, where each group's loss stands by itself."""
     whole: Parts = {}
     after: list[Params] = []
-    for start in range(0, len(weights), recipe.chunk):
-        window = slice(start, start + recipe.chunk)
+    for start in range(0, len(weights), route.chunk):
+        window = slice(start, start + route.chunk)
         part = tree_map(itemgetter(window), batch)
 
         def scalar(p: Params, part: Batch = part, counts: Tensor = weights[window]) -> tuple[Tensor, Params]:
             losses, left = mapper(partial(each, p), (0, 0), _spread(buffers, len(counts)), part)
             return (counts * losses).sum(), left
 
-        gradient, (value, left) = differentiate(scalar, params, recipe.transform)
+        gradient, (value, left) = differentiate(scalar, params, route.transform)
         some: Parts = {"gradient": gradient, "loss": value}
         whole = tree_add(whole, some) if whole else some
         after.append(left)

@@ -14,7 +14,7 @@ from weft.core.source import Batch, flatten_groups, rows_of
 from weft.core.strategy import Loss, StrategyState
 from weft.core.trees import Params, tree_add, tree_map
 from weft.engine.gradients.loss import Parts, Wrapped, differentiate, mass_of, masses
-from weft.engine.gradients.recipe import Recipe
+from weft.engine.gradients.route import Route
 
 __all__ = ["pooled", "side_by_side"]
 
@@ -22,14 +22,14 @@ Observe = Callable[[Output, Batch], StrategyState]
 
 
 def pooled(
-    recipe: Recipe, wrapped: Wrapped, params: Params, buffers: Params, batch: Batch, observe: Observe | None = None
+    route: Route, wrapped: Wrapped, params: Params, buffers: Params, batch: Batch, observe: Observe | None = None
 ) -> Parts:
     """The gradient of the mean loss: one backward, or several over parts of the rows.
 
     With `observe` there is one part, and what that makes of its output is the strategy's `state`.
     """
-    flat = flatten_groups(batch) if recipe.grouped else batch
-    pieces = _split(flat, recipe.pieces)
+    flat = flatten_groups(batch) if route.grouped else batch
+    pieces = _split(flat, route.pieces)
     total: Tensor | int = 0
     for piece in pieces:
         total = total + mass_of(piece)
@@ -49,7 +49,7 @@ def pooled(
                 seen["state"] = observe(output, piece)
             return (mean if len(pieces) == 1 else mean * share), seen
 
-        gradient, (value, after) = differentiate(scalar, params, recipe.transform)
+        gradient, (value, after) = differentiate(scalar, params, route.transform)
         buffers = after["buffers"]
         part: Parts = {"gradient": gradient, "loss": value}
         whole = tree_add(whole, part) if whole else part

@@ -16,11 +16,11 @@ from weft.core.trees import Params, tree_map
 from weft.engine.gradients.layers import GroupGradients
 from weft.engine.gradients.loss import Place, base_loss
 
-__all__ = ["Recipe", "in_groups", "look", "saved_bytes"]
+__all__ = ["Route", "in_groups", "look", "saved_bytes"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Route:
     """How the gradient that a strategy makes of a player's loss is computed; made by `look`.
 
     Attributes:
@@ -58,21 +58,21 @@ def look(
     pieces: int = 1,
     memory: int = 2**30,
     transform: bool = False,
-) -> Recipe:
-    """Looks at a first batch of one run, outside of any vmap; see `Recipe`.
+) -> Route:
+    """Looks at a first batch of one run, outside of any vmap; see `Route`.
 
     What one group takes are the bytes of its gradients and, as autograd tells, of its activations. A wrapped loss
     runs the forward more than once, and may differentiate it twice. Beside the groups there are sums over them, of
     two kinds mostly, while parts are added to them.
 
     Args:
-        objective, player, grouped, weighting, pieces, transform: see `Recipe`.
+        objective, player, grouped, weighting, pieces, transform: see `Route`.
         at: one run's tensors.
         batch: numbered.
         strategy: says what is wanted of the groups.
         memory: bytes that a vectorized pass over groups or examples may take at a time.
     """
-    made = partial(Recipe, objective, player, grouped, weighting, pieces, transform)
+    made = partial(Route, objective, player, grouped, weighting, pieces, transform)
     if strategy.across or (strategy.needs == "mean" and not strategy.per_group):
         return made()
     batch = in_groups(batch, strategy, grouped)
