@@ -11,7 +11,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.testing.checks import ContractError, check_objective, check_source, check_strategy
-    from weft.testing.pairwise import pairwise
+    from weft.testing.pairs import pairwise
     from weft.testing.vectorization import vectorization_table
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

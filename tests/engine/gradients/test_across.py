@@ -182,5 +182,5 @@ def test_the_first_look_leaves_one_pass_alone(monkeypatch):
         raise AssertionError("the loss was asked")
 
     monkeypatch.setattr(built, "forward", never)
-    recipe = look(built, "", Place(dict(built.named_parameters()), {}, {}, key_of(0)), {}, Spread(), grouped=True)
-    assert recipe.layers is None
+    route = look(built, "", Place(dict(built.named_parameters()), {}, {}, key_of(0)), {}, Spread(), grouped=True)
+    assert route.layers is None

@@ -78,8 +78,8 @@ def compute(built, params, buffers, batch, strategy, **options):
     built.train()
     at = Place(params, {}, buffers, KEY)
     grouped = "query" in batch or batch["row"].dim() == 2
-    recipe = look(built, "", at, batch, strategy, grouped=grouped, **options)
-    return gradient_of(recipe, Mapper(), at, batch, strategy, strategy.init(params))
+    route = look(built, "", at, batch, strategy, grouped=grouped, **options)
+    return gradient_of(route, Mapper(), at, batch, strategy, strategy.init(params))
 
 
 def naive(built, params, buffers, batch):
@@ -223,12 +223,12 @@ def test_a_layer_without_a_vmap_rule_is_looped_over_and_named_once():
     batch = grouped_batch()
     built.train()
     at, mapper = Place(params, {}, buffers, KEY), Mapper()
-    recipe = look(built, "", at, batch, Keeps(), grouped=True)
+    route = look(built, "", at, batch, Keeps(), grouped=True)
     with pytest.warns(VectorizationWarning, match="GRU cannot be vectorized"):
-        first = gradient_of(recipe, mapper, at, batch, Keeps(), {})[0]
+        first = gradient_of(route, mapper, at, batch, Keeps(), {})[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = gradient_of(recipe, mapper, at, batch, Keeps(), {})[0]
+        again = gradient_of(route, mapper, at, batch, Keeps(), {})[0]
     close(first, again)
     singles = []
     for g in range(3):

@@ -39,9 +39,9 @@ def test_equal_to_one_backward_for_each_group(name, needs):
     built, params, buffers, batch = grouped(name)
     built.train()
     at = Place(params, {}, buffers, key_of(0))
-    recipe = look(built, "", at, batch, Keeps(needs), grouped=True)
-    found, _, _, state = gradient(recipe, Mapper(), at, batch, Keeps(needs), {})
-    assert (recipe.layers is None) == (name in GENERAL)
+    route = look(built, "", at, batch, Keeps(needs), grouped=True)
+    found, _, _, state = gradient(route, Mapper(), at, batch, Keeps(needs), {})
+    assert (route.layers is None) == (name in GENERAL)
     loss = base_loss(built, {}, buffers, key_of(0), "")
     parts = [tree_map(lambda t, e=e: t[e], batch) for e in range(3)]
     if needs == "example":

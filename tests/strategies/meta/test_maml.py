@@ -48,8 +48,8 @@ def meta(net, strategy):
 
     def run(p):
         at, batch = Place(p, {}, buffers, key_of(0)), episodes()
-        recipe = look(built, "", at, batch, strategy, grouped=True)
-        return gradient(recipe, Mapper(), at, batch, strategy, {})
+        route = look(built, "", at, batch, strategy, grouped=True)
+        return gradient(route, Mapper(), at, batch, strategy, {})
 
     return params, run
 
