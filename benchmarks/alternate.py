@@ -2,10 +2,10 @@
 
     python benchmarks/alternate.py --before REV [--after REV] [--times 20] [NAME ...]
 
-Each turn is a fresh process of this one file, in which `weft` is the code of one revision (`git archive` into
-out/alternate/REV; the working tree where `--after` is left out). Old and new take turns, and who begins is swapped
-every other time, so that a machine that warms up or gets busy slows both down alike. A turn prepares its data, runs
-the work once unmeasured, then so many times as `CALLS` says, and tells the median: no import is in it.
+Each turn is a pair of fresh processes of this one file, in which `weft` is the code of one revision (`git archive`
+into out/alternate/REV; the working tree where `--after` is left out). Both prepare their data and run the work once
+unmeasured; then they are called in turn, `CALLS` times each, who is first being swapped every time, so that a machine
+that warms up or gets busy slows both down alike. The one that waits sleeps. A turn tells the median of each.
 
 The settings are shorter than those of the full benchmarks, so that a turn measures for about a second; what a change
 of the code costs shows in the calls around the arithmetic, and those are the same. Only public names are used, which
@@ -35,7 +35,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-LIMIT, DRAWS, CALLS = 1.03, 10_000, 3
+LIMIT, DRAWS, CALLS = 1.03, 10_000, 6
 Work = Callable[[], object]
 
 
@@ -98,8 +98,8 @@ def fisher() -> Work:
 BENCHMARKS = {work.__name__: work for work in (mnist_epoch, and_mask, replicas, fisher)}
 
 
-def measure(name: str, code: Path) -> float:
-    """Seconds of the work, the median of some calls after one that warms up; in this process."""
+def serve(name: str, code: Path) -> None:
+    """Does the work once to warm up, then once for each line that comes in, and tells its seconds; in this process."""
     import torch
     from harness import THREADS
 
@@ -110,12 +110,11 @@ def measure(name: str, code: Path) -> float:
     torch.set_num_threads(THREADS)
     work = BENCHMARKS[name]()
     work()
-    seconds = []
-    for _ in range(CALLS):
+    print("ready", flush=True)
+    for _ in sys.stdin:
         started = time.perf_counter()
         work()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+        print(time.perf_counter() - started, flush=True)
 
 
 # --- the turns -----------------------------------------------------------------------------------------
@@ -141,16 +140,48 @@ def checked_out(revision: str | None) -> tuple[str, Path]:
     return commit, folder
 
 
-def turn(name: str, code: Path, settings: dict[str, str]) -> float:
-    """One turn in a fresh process: weft and the harness are those of the code given, this file is the same for all."""
-    paths = os.pathsep.join(str(code / part) for part in ("src", "benchmarks"))
-    # -P: not the folder of this file, whose harness is that of the working tree
-    command = [sys.executable, "-P", "-W", "ignore", str(Path(__file__).resolve()), "--measure", name, str(code)]
-    environment = {**os.environ, **settings, "PYTHONPATH": paths}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{name} with the code in {code} failed:\n{done.stderr}")
-    return float(done.stdout.splitlines()[-1])
+class Worker:
+    """A fresh process with weft and the harness of the code given; this file is the same for all."""
+
+    def __init__(self, name: str, code: Path, settings: dict[str, str]) -> None:
+        paths = os.pathsep.join(str(code / part) for part in ("src", "benchmarks"))
+        # -P: not the folder of this file, whose harness is that of the working tree
+        command = [sys.executable, "-P", "-W", "ignore", str(Path(__file__).resolve()), "--serve", name, str(code)]
+        environment = {**os.environ, **settings, "PYTHONPATH": paths}
+        self.what = f"{name} with the code in {code}"
+        self.process = subprocess.Popen(
+            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def hear(self) -> str:
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if not line:
+            raise RuntimeError(f"{self.what} failed; its errors are above")
+        return line.strip()
+
+    def call(self) -> float:
+        """The seconds of one call."""
+        if self.process.stdin is not None:
+            self.process.stdin.write("again\n")
+            self.process.stdin.flush()
+        return float(self.hear())
+
+    def end(self) -> None:
+        self.process.communicate()
+
+
+def turn(name: str, trees: dict[str, Path], settings: dict[str, str]) -> dict[str, float]:
+    """The median seconds of both, called alternately."""
+    workers = {which: Worker(name, code, settings) for which, code in trees.items()}
+    for worker in workers.values():
+        worker.hear()
+    seconds: dict[str, list[float]] = {which: [] for which in trees}
+    for k in range(CALLS):
+        for which in list(trees) if k % 2 == 0 else list(trees)[::-1]:
+            seconds[which].append(workers[which].call())
+    for worker in workers.values():
+        worker.end()
+    return {which: statistics.median(values) for which, values in seconds.items()}
 
 
 def judged(before: list[float], after: list[float]) -> dict[str, Any]:
@@ -175,11 +206,11 @@ def compare(name: str, trees: dict[str, Path], times: int, patience: float) -> d
     seconds: dict[str, list[float]] = {which: [] for which in trees}
     shares = []
     for k in range(times):
-        for which in list(trees) if k % 2 == 0 else list(trees)[::-1]:
-            wait_for_quiet(patience)
-            started, before = time.monotonic(), busy()
-            seconds[which].append(turn(name, trees[which], SETTINGS))
-            shares.append(round((busy() - before) / (time.monotonic() - started) / (os.cpu_count() or 1), 3))
+        wait_for_quiet(patience)
+        started, before = time.monotonic(), busy()
+        for which, value in turn(name, trees if k % 2 == 0 else dict(reversed(trees.items())), SETTINGS).items():
+            seconds[which].append(value)
+        shares.append(round((busy() - before) / (time.monotonic() - started) / (os.cpu_count() or 1), 3))
     result = judged(seconds["before"], seconds["after"])
     old, new = (1e3 * statistics.median(seconds[which]) for which in ("before", "after"))
     low, high = result["interval"]
@@ -233,7 +264,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        print(measure(sys.argv[2], Path(sys.argv[3])))
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2], Path(sys.argv[3]))
     else:
         sys.exit(main())

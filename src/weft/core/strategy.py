@@ -64,11 +64,10 @@ def by_group(values: Tensor, batch: Batch) -> Tensor:
 
 class _Chosen:
     def __init__(self, setting: str, words: dict[str, str]) -> None:
-        self.setting, self.words = setting, words
+        self.setting, self.words, self.last = setting, words, list(words.values())[-1]
 
     def __get__(self, strategy: object, owner: type) -> str:
-        chosen = str(getattr(strategy, self.setting, ""))
-        return self.words.get(chosen, next(reversed(self.words.values())))
+        return self.words.get(getattr(strategy, self.setting, ""), self.last)
 
 
 def chosen(setting: str, **words: str) -> Any:

@@ -173,10 +173,19 @@ class Engine:
             return self._gradient_over_ranks(state, at, batch, player)
         route, mapper = self._route(player, at, batch), self.mappers[player]
 
-        def one(at: Place, batch: Batch, own: StrategyState, swept: Params) -> Slope:
-            return gradient(route, mapper, at, batch, self._having(swept), own)
+        # The place goes in part by part: vmap asks every tuple of a class of its own what it is, at every step.
+        def one(
+            params: Params,
+            others: Params,
+            buffers: Params,
+            key: Tensor,
+            batch: Batch,
+            own: StrategyState,
+            swept: Params,
+        ) -> Slope:
+            return gradient(route, mapper, Place(params, others, buffers, key), batch, self._having(swept), own)
 
-        return mapped(self.replicas, one, at, batch, state.strategy[player], self.swept)
+        return mapped(self.replicas, one, *at, batch, state.strategy[player], self.swept)
 
     def _gradient_over_ranks(self, state: State, at: Place, batch: Batch, player: str) -> Slope:
         """The same, each process taking its share of the batch; sums are made outside of the replicas' map."""
