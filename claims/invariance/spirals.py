@@ -167,7 +167,7 @@ class Spirals(Claim):
     def fit(self, learner: Learner, preset: str, what: str, report: Report) -> None:
         x, y, environment = spirals(preset=preset, random_state=DRAW)
         strategy, objective = learner.settings().strategy, learner.objective
-        uses = strategy.compares or isinstance(objective, DANN)
+        uses = strategy.sight.grouped or isinstance(objective, DANN)
         report.fit(learner, x, y, what=what, **({"environment": environment} if uses else {}))
 
     def many(self, count: int, setting: Any, seeds: list[int], report: Report) -> Any:
@@ -239,7 +239,7 @@ def make(preset: str, name: str, shape: dict[str, Any], setting: Any, **settings
 
     objective: Any = Classification(net)
     batch, epochs = shape["batch"], given.epochs or 0
-    grouped = strategy.compares
+    grouped = strategy.sight.grouped
     momentum = {"momentum": 0.9} if shape["optimizer"] == "sgd" else {}
     decay = 0.0 if name in ("ERM", "L1", "L2") else given.decay or 1e-3
     return Learner(

@@ -105,7 +105,7 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
     learner = Learner(
         case.make(net),
         strategy=chosen,
-        steps=300 if chosen.episodic else case.steps,
+        steps=300 if chosen.sight.episodic else case.steps,
         batch_size=30,
         replicas=replicas,
         dtype=dtype,
@@ -113,8 +113,8 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
         random_state=0,
         **case.settings,
     )
-    grouped = chosen.compares
-    if chosen.episodic and case.episodes is not None:
+    grouped = chosen.sight.grouped
+    if chosen.sight.episodic and case.episodes is not None:
         learner.fit(case.episodes())
     elif case.source is not None:
         source = case.source("groups" if grouped else "flat")
@@ -147,7 +147,7 @@ def check_cell(strategy, objective, **settings):
             train(strategy, objective, **settings)
         assert reason in str(caught.value)
         return
-    if STRATEGIES[strategy].needs == "example" and settings.get("net") == "noisy":
+    if STRATEGIES[strategy].sees == "examples" and settings.get("net") == "noisy":
         settings["net"] = "plain"  # single examples have no batch statistics, see below
     learner = train(strategy, objective, **settings)
     assert improves(learner), learner.history_.to_frame()

@@ -5,7 +5,7 @@ from sklearn.base import clone
 
 from weft import Classifier, weave
 from weft.core.strategy import Strategy
-from weft.strategies import ERM, EWC, MAML, AdversarialTraining, ANDMask
+from weft.strategies import CORAL, ERM, EWC, IRM, MAML, MMD, AdversarialTraining, ANDMask
 
 
 class Noise(Strategy):
@@ -67,12 +67,15 @@ def test_not_a_strategy():
         weave(EWC, ANDMask())
 
 
-def test_what_the_whole_needs():
-    assert weave(EWC(), ANDMask()).needs == "group"
-    assert weave(EWC(), ANDMask(each="example")).needs == "example"
-    assert weave(EWC(), ERM()).needs == "mean"
-    assert weave(MAML(), ANDMask()).episodic
-    assert weave(EWC()).needs == "mean"
+def test_what_the_whole_sees():
+    assert weave(EWC(), ANDMask()).sees == "groups"
+    assert weave(EWC(), ANDMask(each="example")).sees == "examples"
+    assert weave(EWC(), ERM()).sees == "rows"
+    assert weave(MAML(), ANDMask()).sees == "episodes, each"
+    assert weave(IRM(), ANDMask()).sees == "whole groups, each"
+    assert weave(EWC(), IRM()).sees == "whole groups", "one backward of the mean"
+    assert weave(MMD(), CORAL(), EWC()).sees == "all groups"
+    assert weave(EWC()).sees == "rows"
     assert isinstance(weave(EWC()), EWC)
 
 

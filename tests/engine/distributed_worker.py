@@ -104,10 +104,8 @@ def leaves(tree, name):
 class Slope(Strategy):
     """A loss that needs its group whole: the squared slope of the group's mean loss along a scale of it."""
 
-    per_group = True
-
-    def __init__(self, needs="mean"):
-        self.needs = needs
+    def __init__(self, sees="whole groups"):
+        self.sees = sees
 
     def wrap(self, loss, state):
         def steep(params, batch):

@@ -556,7 +556,7 @@ def test_bad_input_is_refused_with_its_reason(case):
 @pytest.mark.parametrize("name", [entry.name for entry in entries("strategies")])
 def test_whatever_compares_environments_refuses_one(name):
     strategy = find("strategies", name)
-    if strategy.episodic or not strategy.compares:
+    if strategy.sight.episodic or not strategy.sight.grouped:
         return
     with pytest.raises(ValueError, match=r"compares environments, got one only.*use ERM\(\)"):
         classifier(strategy=strategy).fit(Arrays(ROWS, NUMBERS, classes=3, grouped=True))

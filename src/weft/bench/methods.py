@@ -59,7 +59,7 @@ class Method:
         if (made.targets == "classes") != classes:
             kind = "classes" if classes else "values"
             raise ValueError(f"expected methods for {kind}, as the target has, got {text!r}; leave it out")
-        if way.episodic:
+        if way.sight.episodic:
             raise ValueError(f"expected methods that learn from rows, got {text!r}, which learns from episodes")
         if reason := way.refuses(made):
             raise ValueError(f"expected methods that go together, got {text!r}: {reason}")
@@ -74,7 +74,7 @@ class Method:
         """Raises where it needs environments or tasks and the study's data is not split by them."""
         way = parse(self.strategy, "strategies") if self.strategy else None
         reads = self.objective and "environment" in parse(self.objective, "objectives").fields
-        if way is not None and way.compares:
+        if way is not None and way.sight.grouped:
             reads = True
         if reads and by != "environment":
             raise ValueError(
@@ -93,7 +93,7 @@ class Method:
 
         objective = parse(self.objective, "objectives") if self.objective else _default(data.classes is not None)
         strategy = parse(self.strategy, "strategies") if self.strategy else None
-        grouped = strategy is not None and strategy.compares
+        grouped = strategy is not None and strategy.sight.grouped
         # As many rows per update for everybody: one that works on environments takes so many of each.
         rows = study.rows * (len(data.names) if data.by == "environment" and not grouped else 1)
         return Learner(
@@ -151,9 +151,9 @@ def suitable(study: Study, classes: bool) -> list[str]:
     chosen = ["erm"]
     for entry in sorted(entries("strategies"), key=lambda entry: entry.name):
         way = entry.cls()
-        if way.episodic or entry.name == "erm":
+        if way.sight.episodic or entry.name == "erm":
             continue
-        if (way.compares and study.environment) or (way.does("consolidate") and study.task):
+        if (way.sight.grouped and study.environment) or (way.does("consolidate") and study.task):
             chosen.append(_WITH.get(entry.name, entry.name))
     if study.environment or study.task:
         return chosen

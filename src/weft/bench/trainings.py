@@ -78,7 +78,7 @@ def _train(learner: Learner, data: Data, part: Part) -> None:
         return
     use = {}
     asked = learner.settings()
-    read = asked.strategy.compares or "environment" in asked.objective.fields
+    read = asked.strategy.sight.grouped or "environment" in asked.objective.fields
     if data.by == "environment" and read:
         use = {"environment": part.labels}
     learner.fit(part.X, part.y, **use)

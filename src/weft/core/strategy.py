@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.core.configured import Configured
 from weft.core.objective import Objective, Output
+from weft.core.sight import Sight, sight_of
 from weft.core.trees import Params
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ def chosen(setting: str, **words: str) -> Any:
     """A trait that a hyperparameter decides; for another value (which `validate` refuses) it is the last one.
 
     >>> class Mask(Strategy):
-    ...     needs = chosen("each", example="example", environment="group")
+    ...     sees = chosen("each", example="examples", environment="groups")
     ...     def __init__(self, *, each="environment"):
     ...         self.each = each
-    >>> Mask().needs, Mask(each="example").needs
-    ('group', 'example')
+    >>> Mask().sees, Mask(each="example").sees
+    ('groups', 'examples')
     """
     return _Chosen(setting, words)
 
@@ -100,32 +101,25 @@ class Strategy(Configured):
     is a tree of tensors that flows through them.
 
     Attributes:
-        needs: gradients of the `mean` loss, one per `group`, or one per `example`. What `combine` is given
-            of the mean loss is a single group.
-        per_group: `wrap` must see one group at a time even if only the mean's gradient is needed.
-        across: `wrap` must see the rows of all groups in one pass, for a penalty that couples them. Its
-            batch has the field `group`, of shape `(n, groups)`, True where a row is of that group; rows
-            of a group stand together and all groups have as many (see `by_group`). It takes grouped
-            batches, so `needs` is `group`, but what is differentiated is one loss, the mean over all.
-        episodic: its groups are episodes with a `support` and a `query` part.
+        sees: what it looks at, in one word: `rows`, `groups`, `examples`, `whole groups`, `all groups` or `episodes`
+            (see `weft.core.sight`). Of rows `combine`, where there is one, is given a single group. Who sees all groups
+            has a batch with the field `group`, of shape `(n, groups)`, True where a row is of that group; rows of a
+            group stand together and all groups have as many (see `by_group`).
         reads: what it reads of `Output` or of the objective beyond the losses.
         neutral: hyperparameters at which it is ERM.
         sweeps: hyperparameters that may differ between replicas trained at once; inside a step they
             are tensors, so the code must not branch on them.
     """
 
-    needs: str = "mean"
-    per_group: bool = False
-    across: bool = False
-    episodic: bool = False
+    sees: str = "rows"
     reads: frozenset[str] = frozenset()
     neutral: ClassVar[dict[str, Any]] = {}
     sweeps: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def compares(self) -> bool:
-        """Whether it works on groups, so that batches must have them stacked."""
-        return self.needs == "group" or self.per_group
+    def sight(self) -> Sight:
+        """What the word that it sees asks of the engine."""
+        return sight_of(self.sees)
 
     def validate(self) -> None:
         """Raises ValueError or TypeError for hyperparameters out of range; called when work starts."""
@@ -134,7 +128,7 @@ class Strategy(Configured):
         """The mathematical reason why it cannot train this objective, or None."""
         if hasattr(objective, "solve") and any(self.does(verb) for verb in _VERBS):
             return "the mean loss has its minimizer in closed form, so no loss, gradient or step is there to change"
-        if self.needs == "example" and not objective.decomposable:
+        if self.sees == "examples" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
         for name in sorted(self.reads):
             if name not in objective.provides and not hasattr(objective, name):
@@ -210,6 +204,11 @@ class Strategy(Configured):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if old := [name for name in ("needs", "per_group", "across", "episodic") if name in vars(cls)]:
+            raise TypeError(
+                f"expected {cls.__name__} to say what it sees in one word, such as sees = 'groups', got {old[0]!r}; "
+                "see weft.core.sight"
+            )
         if "penalty" in vars(cls) and "pull" not in vars(cls):
             cls.pull = Strategy.pull  # type: ignore[method-assign] # that of the class below is of another penalty
 

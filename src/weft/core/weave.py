@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from weft.core.configured import Range, closest
 from weft.core.objective import Objective, Output
+from weft.core.sight import joined
 from weft.core.strategy import Local, Loss, Strategy, StrategyState, weighted_mean
 from weft.core.trees import Params
 
@@ -18,6 +20,29 @@ if TYPE_CHECKING:
 __all__ = ["Weave", "weave"]
 
 _ORDER = {"wrap": "loss", "combine": "gradient", "steer": "combined gradient", "update": "step"}
+
+
+def _seen(parts: Sequence[Strategy]) -> str:
+    """What they see together; raises where they do not agree, naming two that do not."""
+    together = [p for p in parts if p.sees == "all groups"]
+    apart = [p for p in parts if p.sees not in ("rows", "all groups") or p.does("combine")]
+    if together and apart:
+        raise ValueError(
+            f"expected strategies that agree on what a loss is, got {together[0]!r}, whose penalty couples the "
+            f"groups, and {apart[0]!r}, which takes each group by itself; keep one of them"
+        )
+    word = "rows"
+    for part in parts:
+        both = joined(word, part.sees)
+        if both is None:
+            other = next(p for p in parts if joined(p.sees, part.sees) is None)
+            single, whole = (part, other) if part.sees == "examples" else (other, part)
+            raise ValueError(
+                f"expected strategies that agree on what a group is, got {whole!r}, which needs whole groups, and "
+                f"{single!r}, which makes every example its own group; let the latter work on environments"
+            )
+        word = both
+    return word
 
 
 class Weave(Strategy):
@@ -55,27 +80,8 @@ class Weave(Strategy):
                 )
             if stages:
                 latest = (max(latest[0], stages[0]), part)  # by where each begins: one may act on losses and steps
-        ranks = ("mean", "group", "example")
-        self.needs = max((p.needs for p in parts), key=ranks.index, default="mean")
-        self.per_group = any(p.per_group for p in parts)
-        self.across = any(p.across for p in parts)
-        self.episodic = any(p.episodic for p in parts)
         self.reads = frozenset().union(*(p.reads for p in parts))
-        if self.needs == "example" and self.per_group:
-            whole = next(p for p in parts if p.per_group)
-            single = next(p for p in parts if p.needs == "example")
-            raise ValueError(
-                f"expected strategies that agree on what a group is, got {whole!r}, which needs whole groups, and "
-                f"{single!r}, which makes every example its own group; let the latter work on environments"
-            )
-        if self.across:
-            joint = next(p for p in parts if p.across)
-            for part in parts:
-                if not part.across and (part.does("combine") or part.per_group or part.needs != "mean"):
-                    raise ValueError(
-                        f"expected strategies that agree on what a loss is, got {joint!r}, whose penalty couples the "
-                        f"groups, and {part!r}, which takes each group by itself; keep one of them"
-                    )
+        self.sees = _seen(parts)
 
     # Hyperparameters are those of the parts, by the parts' names in lower case.
     def get_params(self, deep: bool = True) -> dict[str, Any]:

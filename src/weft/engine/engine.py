@@ -166,7 +166,7 @@ class Engine:
         params = {n: p.detach() for n, p in state.params.items() if n in names}
         others = {n: p.detach() for n, p in state.params.items() if n not in names}
         at = Place(params, others, state.buffers, state.key("step", player))
-        if not self.episodic and self.strategy.compares:
+        if not self.episodic and self.strategy.sight.grouped:
             stacked = 0 if self.replicas is None else 1
             self._groups = refuse_groups(self.strategy, batch, stacked, state.step, self._groups)
         if world()[1] > 1:
@@ -192,7 +192,7 @@ class Engine:
         where = f"at step {state.step}"
         if not self._alike:
             refuse_coupled(self.objective)
-            if self.strategy.across:
+            if self.strategy.sight.together:
                 raise ValueError(
                     f"expected a strategy whose loss the processes can share where {world()[1]} of them train, got "
                     f"{self.strategy!r}, whose penalty couples all rows of an update; train it in one process"

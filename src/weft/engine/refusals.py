@@ -16,7 +16,7 @@ def refuse_strategy(strategy: Strategy, objective: Objective, pieces: int) -> No
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
-    if strategy.across and pieces > 1:
+    if strategy.sight.together and pieces > 1:
         raise ValueError(
             f"expected accumulate=1 with {strategy!r}, whose penalty couples all rows of an update, got "
             f"{pieces}; take a larger batch_size instead"
@@ -26,7 +26,7 @@ def refuse_strategy(strategy: Strategy, objective: Objective, pieces: int) -> No
 def refuse_batch_statistics(strategy: Strategy, objective: Objective) -> None:
     """Single examples have no statistics over a batch."""
     for name, layer in objective.named_modules():
-        if strategy.needs == "example" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if strategy.sees == "examples" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise ValueError(
                 f"{strategy!r} looks at one example at a time, and {name!r} ({type(layer).__name__}) takes "
                 "statistics over the batch, so one example has no gradient of its own; use LayerNorm or GroupNorm"

@@ -23,9 +23,9 @@ __all__ = ["match", "sources"]
 def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[Source, Source | None]:
     """The training source and, where wanted, the validation source."""
     strategy, objective = settings.strategy, settings.objective
-    grouped = strategy.compares
+    grouped = strategy.sight.grouped
     environment = data.pop("environment", None)
-    if strategy.episodic:
+    if strategy.sight.episodic:
         raise ValueError(
             f"{strategy!r} learns from episodes with a support and a query part, got arrays; call fit(Episodes(...)), "
             "see weft.sources.Episodes"
@@ -102,14 +102,14 @@ def _validation(settings: Settings) -> float | tuple[Any, Any] | Source | None:
 def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, Source | None]:
     """A user's source in the learner's dtype, if it fits the objective and the strategy; and the validation source."""
     name, objective, strategy = type(source).__name__, settings.objective, settings.strategy
-    if strategy.episodic and not source.episodic:
+    if strategy.sight.episodic and not source.episodic:
         raise ValueError(f"{strategy!r} learns from episodes, got {name}; wrap it in Episodes")
-    if source.episodic and not strategy.episodic:
+    if source.episodic and not strategy.sight.episodic:
         raise ValueError(
             f"{name} gives episodes with a support and a query part, which {strategy!r} does not know; use MAML(), "
             "with inner_steps=0 to train on the query parts"
         )
-    if strategy.compares and not source.grouped:
+    if strategy.sight.grouped and not source.grouped:
         raise ValueError(f"{strategy!r} compares environments, got {name} without any; make it with grouped=True")
     first = objective.fields[0]
     if first not in source.spec:

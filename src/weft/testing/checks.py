@@ -241,7 +241,7 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     reason = strategy.refuses(objective)
     _expect(reason is None, f"expected a strategy that trains {type(objective).__name__}, got a refusal: {reason}")
     source = Cast(source if source is not None else _material(strategy), torch.float64)
-    grouped = strategy.compares
+    grouped = strategy.sight.grouped
     _expect(source.grouped or not grouped, "expected a grouped source for a strategy that works on groups")
 
     tasks = 3 if strategy.does("consolidate") and not source.episodic else 0
@@ -295,7 +295,7 @@ def _material(strategy: Strategy) -> Source:
     x = torch.randn(48, 4, generator=generator)
     y = (x[:, 0] + 0.5 * x[:, 1] > 0).long()
     environment = np.arange(48) % 3
-    if strategy.episodic:
+    if strategy.sight.episodic:
         return Episodes((x, y, environment), tasks=4, shots=4, classes=2)
-    grouped = strategy.compares
+    grouped = strategy.sight.grouped
     return Arrays(x, y, environment=environment, grouped=grouped, batch_size=6, classes=2)

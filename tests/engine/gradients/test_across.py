@@ -35,8 +35,7 @@ WEIGHT = torch.rand(13, generator=draws, dtype=torch.float64) + 0.1
 class Spread(Strategy):
     """The variance of the groups' mean losses as a penalty: something that couples them."""
 
-    needs = "group"
-    across = True
+    sees = "all groups"
     neutral = {"strength": 0.0}
 
     def __init__(self, *, strength=1.0):

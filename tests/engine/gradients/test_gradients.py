@@ -29,18 +29,18 @@ KEY = key_of(0)
 
 
 class GroupMean(Strategy):
-    needs = "group"
+    sees = "groups"
 
 
 class ExampleMean(Strategy):
-    needs = "example"
+    sees = "examples"
 
 
 class Keeps(Strategy):
     """Hands the groups' gradients out, to be looked at."""
 
-    def __init__(self, needs="group"):
-        self.needs = needs
+    def __init__(self, sees="groups"):
+        self.sees = sees
 
     def combine(self, gradients, losses, weights, state):
         return gradients, {"losses": losses, "weights": weights}
@@ -141,16 +141,16 @@ def test_group_gradients_are_the_loop(make):
 def test_example_gradients_are_the_loop(make):
     built, params, buffers = make()
     batch = flatten_groups(grouped_batch())
-    gradients, *_ = compute(built, params, buffers, batch, Keeps("example"))
+    gradients, *_ = compute(built, params, buffers, batch, Keeps("examples"))
     singles = [naive(built, params, buffers, tree_map(lambda t: t[i : i + 1], batch))[0] for i in range(15)]
     close(gradients, {n: torch.stack([s[n] for s in singles]) for n in gradients})
 
 
-@pytest.mark.parametrize("needs", ["group", "example"])
-def test_the_weighted_mean_of_parts_is_the_pooled_gradient(needs):
+@pytest.mark.parametrize("sees", ["groups", "examples"])
+def test_the_weighted_mean_of_parts_is_the_pooled_gradient(sees):
     built, params, buffers = dropping()
     batch = grouped_batch(weights=True)
-    strategy = GroupMean() if needs == "group" else ExampleMean()
+    strategy = GroupMean() if sees == "groups" else ExampleMean()
     pooled = compute(built, params, buffers, batch, ERM())
     parts = compute(built, params, buffers, batch, strategy)
     close(pooled[0], parts[0])

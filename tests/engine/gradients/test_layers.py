@@ -20,8 +20,8 @@ GENERAL = {"positions x rows", "grouped conv", "norms", "tied", "twice", "bare",
 
 
 class Keeps(Strategy):
-    def __init__(self, needs):
-        self.needs = needs
+    def __init__(self, sees):
+        self.sees = sees
 
     def combine(self, gradients, losses, weights, state):
         return gradients, {"losses": losses}
@@ -33,18 +33,18 @@ def grouped(name, groups=3, rows=4):
     return built, params, buffers, number_rows(batch, 2)
 
 
-@pytest.mark.parametrize("needs", ["group", "example"])
+@pytest.mark.parametrize("sees", ["groups", "examples"])
 @pytest.mark.parametrize("name", sorted(set(NETS) - {"norms"}))
-def test_equal_to_one_backward_for_each_group(name, needs):
+def test_equal_to_one_backward_for_each_group(name, sees):
     built, params, buffers, batch = grouped(name)
     built.train()
     at = Place(params, {}, buffers, key_of(0))
-    route = look(built, "", at, batch, Keeps(needs), grouped=True)
-    found, _, _, state = gradient(route, Mapper(), at, batch, Keeps(needs), {})
+    route = look(built, "", at, batch, Keeps(sees), grouped=True)
+    found, _, _, state = gradient(route, Mapper(), at, batch, Keeps(sees), {})
     assert (route.layers is None) == (name in GENERAL)
     loss = base_loss(built, {}, buffers, key_of(0), "")
     parts = [tree_map(lambda t, e=e: t[e], batch) for e in range(3)]
-    if needs == "example":
+    if sees == "examples":
         parts = [tree_map(lambda t, i=i: t[i : i + 1], part) for part in parts for i in range(4)]
     for e, part in enumerate(parts):
         leaves = {n: p.clone().requires_grad_() for n, p in params.items()}
@@ -70,7 +70,7 @@ def test_rows_that_mix_are_noticed(monkeypatch):
     monkeypatch.setitem(NETS, "coupled", (Coupled, (6,)))
     built, params, buffers, batch = grouped("coupled")
     at = Place(params, {}, buffers, key_of(0))
-    assert look(built, "", at, batch, Keeps("group"), grouped=True).layers is None
+    assert look(built, "", at, batch, Keeps("groups"), grouped=True).layers is None
 
 
 class Shared(nn.Module):

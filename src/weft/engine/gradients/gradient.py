@@ -51,7 +51,7 @@ def local(route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strat
 
 def shared_axis(grouped: bool, strategy: Strategy) -> int:
     """The axis of a batch that processes may share: rows, or whole groups where the loss needs them whole."""
-    return 1 if grouped and not strategy.per_group else 0
+    return 1 if grouped and not strategy.sight.whole else 0
 
 
 def pool(
@@ -84,7 +84,7 @@ def pool(
     counted = {name: b for name, b in after.items() if not b.is_floating_point()}
     pooled: Parts = {"gradient": parts["gradient"], "loss": parts["loss"]}
     axis = stacked + shared_axis(route.grouped, strategy)
-    if strategy.needs == "example" or (strategy.needs == "group" and strategy.per_group):
+    if strategy.sight.each and (strategy.sight.whole or strategy.sees == "examples"):
         pooled["mass"] = mass
         groups = rows_of(batch, stacked) if axis > stacked else 1  # examples of all groups are end to end
         pooled = tree_map(lambda t: t.unflatten(stacked, (groups, -1)), pooled)
@@ -104,12 +104,12 @@ def pool(
 
 def conclude(route: Route, parts: Parts, at: Place, strategy: Strategy, state: StrategyState) -> Slope:
     """From the parts of a whole batch to what `gradient` gives: the groups combined, the penalty added."""
-    losses = value = parts["loss"]
+    losses, value, sight = parts["loss"], parts["loss"], strategy.sight
     state = parts.get("state", state)
     with keyed(at.key):
-        if strategy.across or (strategy.needs == "mean" and not strategy.does("combine")):
+        if sight.together or not (sight.each or strategy.does("combine")):
             slopes = parts["gradient"]
-        elif strategy.needs == "mean":  # the batch is one group
+        elif not sight.each:  # the batch is one group
             one = tree_map(lambda t: t.unsqueeze(0), parts["gradient"])
             loss = losses.unsqueeze(0)
             slopes, state = strategy.combine(one, loss, torch.ones_like(loss), state)
@@ -142,9 +142,9 @@ def _parts(
         return strategy.wrap(base(buffers), state)
 
     with keyed(at.key):
-        if strategy.needs == "mean" and not strategy.per_group:
+        if strategy.sees == "rows":
             parts = pooled(route, wrapped, at.params, at.buffers, batch)
-        elif strategy.across:
+        elif strategy.sight.together:
             together = side_by_side(batch, route.weighting, next(iter(at.params.values())).dtype)
             seen = partial(strategy.observe, state=state)
             parts = pooled(route, wrapped, at.params, at.buffers, together, seen)

@@ -52,7 +52,7 @@ def by_groups(
         output = wrapped(held)(p, part)
         return reduce(output.losses, output.weight), output.buffers
 
-    if strategy.needs == "mean":
+    if not strategy.sight.each:
         parts = _mean(route, mapper, each, params, buffers, batch, weights)
         parts["mass"] = counted(mass, route.weighting).sum()
         return parts

@@ -73,7 +73,7 @@ def look(
         memory: bytes that a vectorized pass over groups or examples may take at a time.
     """
     made = partial(Route, objective, player, grouped, weighting, pieces, transform)
-    if strategy.across or (strategy.needs == "mean" and not strategy.per_group):
+    if not (strategy.sight.each or strategy.sight.whole):
         return made()
     batch = in_groups(batch, strategy, grouped)
     params, loss = at.params, base_loss(objective, at.others, at.buffers, at.key, player)
@@ -90,7 +90,7 @@ def look(
 
 def in_groups(batch: Batch, strategy: Strategy, grouped: bool) -> Batch:
     """The batch with what counts as a group on the leading axis: single examples, where those are wanted."""
-    if strategy.needs != "example":
+    if strategy.sees != "examples":
         return batch
     return tree_map(partial(torch.unsqueeze, dim=1), flatten_groups(batch) if grouped else batch)
 
@@ -115,7 +115,7 @@ def _layers(
 ) -> GroupGradients | None:
     """The groups' gradients from the layers, where their rule gives what a backward for each group gives."""
     buffers = any(True for _ in objective.buffers())
-    if strategy.needs == "mean" or strategy.does("wrap") or buffers or not objective.decomposable:
+    if not strategy.sight.each or strategy.does("wrap") or buffers or not objective.decomposable:
         return None
     layers, first = GroupGradients(objective, set(params)), tree_map(itemgetter(slice(4)), batch)
     return layers if layers.holds(loss, params, first) else None

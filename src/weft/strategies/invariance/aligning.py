@@ -16,8 +16,7 @@ __all__ = ["Aligning", "shares_by_group"]
 class Aligning(Strategy):
     """A strategy that adds to the loss a penalty on features, of some `strength`, which couples all groups."""
 
-    needs = "group"
-    across = True
+    sees = "all groups"
     reads = frozenset({"features"})
     neutral = {"strength": 0.0}
     sweeps = ("strength",)

@@ -42,7 +42,7 @@ class ANDMask(Strategy):
         {'w': tensor([2., 0.])}
     """
 
-    needs = chosen("each", example="example", environment="group")
+    sees = chosen("each", example="examples", environment="groups")
     neutral = {"threshold": 0.0}
     sweeps = ("threshold",)
     space = {"threshold": Range(0.0, 1.0)}

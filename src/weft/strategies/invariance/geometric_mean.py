@@ -44,7 +44,7 @@ class GeometricMean(Strategy):
         {'w': tensor([2., 0., 1.])}
     """
 
-    needs = "group"
+    sees = "groups"
     sweeps = ("threshold",)
     space = {"threshold": Range(0.0, 1.0)}
 

@@ -42,7 +42,7 @@ class GroupDRO(Strategy):
         (tensor([0.8808]), tensor([ 0., -2.]))
     """
 
-    needs = "group"
+    sees = "groups"
     neutral = {"rate": 0.0}
     sweeps = ("rate",)
     space = {"rate": Range(1e-3, 1e-1, log=True)}

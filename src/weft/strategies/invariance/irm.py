@@ -45,7 +45,7 @@ class IRM(Annealed):
         True
     """
 
-    per_group = True
+    sees = "whole groups"
     reads = frozenset({"rescore"})
 
     def __init__(self, *, strength: float = 100.0, anneal: int = 0, before: float = 1.0, rescale: bool = True) -> None:

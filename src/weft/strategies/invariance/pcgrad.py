@@ -36,7 +36,7 @@ class PCGrad(Strategy):
         {'w': tensor([0.2500, 0.7500])}
     """
 
-    needs = "group"
+    sees = "groups"
 
     def combine(
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState

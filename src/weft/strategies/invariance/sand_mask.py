@@ -42,7 +42,7 @@ class SANDMask(Strategy):
         {'w': tensor([1.0000, 1.1424, 0.0000])}
     """
 
-    needs = "group"
+    sees = "groups"
     sweeps = ("threshold", "steepness")
     space = {"threshold": Range(0.0, 1.0), "steepness": Range(1e-3, 1e5, log=True)}
 

@@ -50,7 +50,7 @@ class TemporalANDMask(Strategy):
         {'w': tensor([-0.1000,  0.0000])}
     """
 
-    needs = chosen("each", environment="group", batch="mean")
+    sees = chosen("each", environment="groups", batch="rows")
     neutral = {"threshold": 0.0, "shrink": 0.0}
     sweeps = ("threshold", "decay")
     space = {"threshold": Range(0.0, 1.0), "decay": Range(0.5, 0.95)}

@@ -43,7 +43,7 @@ class VREx(Annealed):
         {'w': tensor([1., 0.])}
     """
 
-    needs = "group"
+    sees = "groups"
 
     def __init__(self, *, strength: float = 10.0, anneal: int = 0, before: float = 1.0, rescale: bool = True) -> None:
         super().__init__(strength=strength, anneal=anneal, before=before, rescale=rescale)

@@ -45,8 +45,7 @@ class MAML(Strategy):
         (1, 1)
     """
 
-    per_group = True
-    episodic = True
+    sees = "episodes"
     neutral = {"inner_steps": 0}
     sweeps = ("inner_lr",)
 
