@@ -65,3 +65,10 @@ def test_a_join_asks_for_no_less_than_its_parts():
 def test_what_does_not_agree_names_both(parts, message):
     with pytest.raises(ValueError, match=message):
         weave(*parts)
+
+
+def test_a_setting_that_is_no_word_is_left_to_validation():
+    mask = ANDMask(each=["example"])
+    assert mask.sees == "groups"
+    with pytest.raises(ValueError, match="ANDMask's each to be 'environment' or 'example'"):
+        mask.validate()

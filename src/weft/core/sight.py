@@ -1,16 +1,11 @@
 """What a strategy sees of a batch, in one word, and what strategies woven together see.
 
-| word | what `wrap` is given | what is differentiated |
-|---|---|---|
-| `rows` | all rows | their mean loss |
-| `groups` | the rows of a group, in as many parts as memory asks for | each group's mean loss |
-| `examples` | one row | each row's loss |
-| `whole groups` | each group by itself, whole | the mean over the groups |
-| `all groups` | the rows of all groups in one pass | their mean loss |
-| `episodes` | each episode, a group with `support` and `query` | the mean over the episodes |
+- `rows`: all of them; their mean loss is differentiated, as it is for whatever does not say `each`;
+- `groups`: a gradient for each; `examples`: one for each row;
+- `whole groups`: `wrap` is given each group by itself; `all groups`: all in one pass;
+- `episodes`: whole groups with a `support` and a `query` part.
 
-Two more come of weaving one that needs groups whole with one that combines a gradient of each: `whole groups, each` and
-`episodes, each`.
+Weaving one that needs groups whole with one that combines makes `whole groups, each` or `episodes, each`.
 """
 
 from __future__ import annotations

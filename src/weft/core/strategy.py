@@ -68,7 +68,8 @@ class _Chosen:
         self.setting, self.words, self.last = setting, words, list(words.values())[-1]
 
     def __get__(self, strategy: object, owner: type) -> str:
-        return self.words.get(getattr(strategy, self.setting, ""), self.last)
+        value = getattr(strategy, self.setting, "")
+        return self.words.get(value, self.last) if isinstance(value, str) else self.last
 
 
 def chosen(setting: str, **words: str) -> Any:

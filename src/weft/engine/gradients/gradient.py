@@ -84,7 +84,8 @@ def pool(
     counted = {name: b for name, b in after.items() if not b.is_floating_point()}
     pooled: Parts = {"gradient": parts["gradient"], "loss": parts["loss"]}
     axis = stacked + shared_axis(route.grouped, strategy)
-    if strategy.sight.each and (strategy.sight.whole or strategy.sees == "examples"):
+    sight = strategy.sight
+    if sight.each and (sight.whole or not sight.grouped):  # of whole groups or single examples
         pooled["mass"] = mass
         groups = rows_of(batch, stacked) if axis > stacked else 1  # examples of all groups are end to end
         pooled = tree_map(lambda t: t.unflatten(stacked, (groups, -1)), pooled)
