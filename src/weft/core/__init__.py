@@ -1,7 +1,6 @@
 """The four nouns, the weave, keyed randomness, trees, values, the catalogue and its spelling. Read this folder first.
 
-In this order: `objective`, `strategy`, `weave`, `source`, `state`, `random`; the others when they are met. The engine
-that runs the nouns is `weft.engine`.
+In this order: `objective`, `strategy`, `weave`, `source`, `state`, `random`; the others when they are met.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The catalogue: every objective, strategy, source, net and attack by name, as `weft list` shows them.
 
-A method registers itself by standing among the names of its room; its entry (family, summary, reference) is read off
-its file's place and its docstring, so that they cannot drift apart.
+A method registers itself by standing among the names of its room; its entry is read off its file's place and docstring.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ hands itself over:
 
     __getattr__, __dir__, __all__ = flat(__name__, __file__)
 
-So `from weft.strategies import ANDMask` imports one file, and not the torch, matplotlib or gymnasium of its neighbours.
+So `from weft.strategies import ANDMask` imports one file, and nothing of its neighbours.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ SIGHTS = {
     "episodes": Sight(grouped=True, whole=True, episodic=True),
     "episodes, each": Sight(grouped=True, whole=True, each=True, episodic=True),
 }
-# Who sees rows sees whatever the other does, and two who see the same see that. Of all others only these agree.
+# Who sees rows sees what the other does, two who see the same see that; of all others only these agree.
 _JOINS = {
     frozenset({"groups", "whole groups"}): "whole groups, each",
     frozenset({"groups", "whole groups, each"}): "whole groups, each",
