@@ -191,11 +191,16 @@ class Cases:
         warm.fit(X, LABEL, environment=SITE)
         warm.set_params(strategy=ANDMask(threshold=0.4))
         yield "warm start with another strategy", warm.fit(X, LABEL, environment=SITE)
+        warm.set_params(strategy=TemporalANDMask(threshold=0.3))
+        yield "warm start with one that has a state", warm.fit(X, LABEL, environment=SITE)
         part = self.learner(net)
         for rows in (slice(0, 60), slice(60, None)):
             part.partial_fit(X[rows], LABEL[rows], classes=[0, 1])
         yield "two passes of partial_fit", part
         yield "accumulated", self.learner(net, epochs=3, accumulate=3, batch_size=7, clip=0.1).fit(X, LABEL)
+        for replicas in (None, 2):
+            some = self.learner(net, epochs=4, clip=1.0, replicas=replicas)  # at some steps, not at others
+            yield f"clipped now and then, {replicas or 1}", some.fit(X, LABEL)
         weights = np.linspace(0.0, 2.0, ROWS)
         yield (
             "weighted",
