@@ -5,8 +5,9 @@ import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
+import weft
 from weft import Classifier, Learner, Optimizer
-from weft.objectives import Classification, Regression
+from weft.objectives import DANN, Classification, Regression
 from weft.strategies import ERM, ANDMask
 
 rng = np.random.default_rng(0)
@@ -107,3 +108,16 @@ def test_a_fit_that_is_refused_leaves_what_was_learned():
 def test_swept_values_out_of_range_are_refused_before_training():
     with pytest.raises(ValueError, match="dtype among"):
         Classifier(replicas={"dtype": ["float32", "float31"]}, random_state=0).fit(X, Y)
+
+
+@pytest.mark.parametrize("sites", [["north", "south"], [3, 7]])
+def test_a_loaded_learner_knows_the_environments_that_it_numbers(tmp_path, sites):
+    site = np.array(sites)[np.arange(60) % 2]
+    Learner(DANN(Classification(hidden=(4,)), hidden=(4,)), epochs=1, random_state=0).fit(X, Y, environment=site).save(
+        tmp_path / "run"
+    )
+    loaded = weft.load(tmp_path / "run")
+    assert loaded.environments_.tolist() == sites
+    with pytest.raises(ValueError, match="environments that training began with"):
+        loaded.partial_fit(X, Y, environment=np.where(site == sites[0], sites[0], sites[0]))
+    loaded.partial_fit(X, Y, environment=site)

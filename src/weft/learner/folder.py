@@ -45,7 +45,7 @@ __all__ = ["Folder", "load", "save"]
 
 _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
-_FITTED = ("classes_", "n_features_in_", "feature_names_in_", "seeds_")
+_FITTED = ("classes_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
 
 
 # --- what was asked for -------------------------------------------------------------------------------
