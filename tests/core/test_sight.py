@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from weft import weave
+from weft import Classifier, weave
 from weft.core.catalogue import entries
 from weft.core.sight import SIGHTS, joined, sight_of
 from weft.core.strategy import Strategy
-from weft.strategies import CORAL, IRM, MMD, ANDMask, TemporalANDMask
+from weft.strategies import CORAL, IRM, L2, MMD, ANDMask, TemporalANDMask
 
 
 def of(word):
@@ -30,8 +30,13 @@ def test_another_word_is_refused(word):
 
 @pytest.mark.parametrize("old", ["needs", "per_group", "across", "episodic"])
 def test_the_words_of_old_speak(old):
-    with pytest.raises(TypeError, match=f"sees = 'groups', got '{old}'"):
-        type("Old", (Strategy,), {old: "group"})
+    """On a class or on an instance, alone or woven: what was meant for groups must not train on rows in silence."""
+    of_class = type("Old", (Strategy,), {old: "group"})()
+    of_instance = type("Old", (Strategy,), {})()
+    setattr(of_instance, old, "group")
+    for strategy in (of_class, of_instance, weave(L2(), of_instance)):
+        with pytest.raises(TypeError, match=f"Old to say what it sees.*sees = 'groups', got '{old}'"):
+            Classifier(strategy=strategy, epochs=1).fit([[0.0], [1.0]], [0, 1])
 
 
 def test_joins_are_commutative_associative_and_have_rows_as_their_identity():

@@ -205,11 +205,6 @@ class Strategy(Configured):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if old := [name for name in ("needs", "per_group", "across", "episodic") if name in vars(cls)]:
-            raise TypeError(
-                f"expected {cls.__name__} to say what it sees in one word, such as sees = 'groups', got {old[0]!r}; "
-                "see weft.core.sight"
-            )
         if "penalty" in vars(cls) and "pull" not in vars(cls):
             cls.pull = Strategy.pull  # type: ignore[method-assign] # that of the class below is of another penalty
 

@@ -13,6 +13,12 @@ __all__ = ["refuse_batch_statistics", "refuse_groups", "refuse_strategy"]
 
 def refuse_strategy(strategy: Strategy, objective: Objective, pieces: int) -> None:
     """What only a built objective tells, and what a penalty over all groups cannot be cut into."""
+    for part in getattr(strategy, "parts", (strategy,)):
+        if old := [name for name in ("needs", "per_group", "across", "episodic") if hasattr(part, name)]:
+            raise TypeError(
+                f"expected {type(part).__name__} to say what it sees in one word, such as sees = 'groups', got "
+                f"{old[0]!r}; see weft.core.sight"
+            )
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
