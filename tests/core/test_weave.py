@@ -5,19 +5,20 @@ from sklearn.base import clone
 
 from weft import Classifier, weave
 from weft.core.strategy import Strategy
+from weft.engine import verbs
 from weft.strategies import CORAL, ERM, EWC, IRM, MAML, MMD, AdversarialTraining, ANDMask
 
 
 class Noise(Strategy):
     """Acts on the step."""
 
-    def update(self, step, params, state):
-        return step, state
+    def update(self, move, state):
+        return move.step, state
 
 
 class Halve(Strategy):
-    def update(self, step, params, state):
-        return {n: 0.5 * s for n, s in step.items()}, {"count": state["count"] + 1}
+    def update(self, move, state):
+        return {n: 0.5 * s for n, s in move.step.items()}, {"count": state["count"] + 1}
 
     def init(self, params):
         return {"count": torch.zeros(())}
@@ -85,9 +86,8 @@ def test_nested_weaves_are_flat():
 
 
 def test_losses_are_wrapped_left_to_right():
-    out = weave(Add(shift=1.0), Add(scale=10.0)).wrap(
-        lambda p, b: type("O", (), {"losses": torch.ones(1)})(), {"add": {}, "add2": {}}
-    )
+    woven = weave(Add(shift=1.0), Add(scale=10.0))
+    out = verbs.wrap(woven, lambda p, b: type("O", (), {"losses": torch.ones(1)})(), {"add": {}, "add2": {}})
     assert float(out({}, {}).losses) == 20.0
 
 

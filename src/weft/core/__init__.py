@@ -13,6 +13,6 @@ if TYPE_CHECKING:
     from weft.core.objective import Objective, Output, capability, reduce
     from weft.core.source import Batch, Field, Source, Spec
     from weft.core.state import State
-    from weft.core.strategy import Local, Strategy
+    from weft.core.strategy import Local, Move, Penalty, Strategy, Summing
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

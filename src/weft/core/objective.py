@@ -29,6 +29,8 @@ class Output:
         weight: one weight per loss, where the batch has them; set by the engine.
         buffers: the module's buffers after this forward (running statistics), set by the engine.
         distribution: `distribution()` gives the objective's, where it has one; set by the engine.
+        left: a detached tree for each strategy that sees all groups and is to be handed it in `combine`; whoever wraps
+            a loss keeps what is there: `replace(output, losses=...)`, and adds its own behind it.
     """
 
     losses: Tensor
@@ -38,6 +40,7 @@ class Output:
     weight: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
     distribution: Callable[[], Any] | None = None
+    left: tuple[dict[str, Tensor], ...] = ()
 
 
 def reduce(values: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -96,6 +96,12 @@ class Optimizer(Configured):
             factory = factory.func
         return getattr(factory, "__name__", "") in _ELEMENTWISE and inspect.isclass(factory)
 
+    @property
+    def plain(self) -> bool:
+        """Whether its step is minus the learning rate times the gradient: SGD, with nothing beside it."""
+        beside = {name: value for name, value in self.settings.items() if name not in ("lr", "fused", "foreach")}
+        return self._factory() is torch.optim.SGD and not self.groups and not any(beside.values())
+
     def trains(self, name: str) -> bool:
         """Whether a parameter of this name is trained."""
         patterns = (self.freeze,) if isinstance(self.freeze, str) else self.freeze

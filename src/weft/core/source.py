@@ -46,6 +46,7 @@ class Source:
             are padded by repeating real rows at weight 0.
         episodic: whether each group is an episode with a `support` and a `query` part.
         epoch: steps in one pass over the data, or None where there is no such thing.
+        size: rows in the data, or None where there is no such thing.
         resumes: `exact`, or `restart` where the world outside has no state to save.
         stacks: whether `batches` itself serves a state of several replicas.
     """
@@ -54,6 +55,7 @@ class Source:
     grouped: bool = False
     episodic: bool = False
     epoch: int | None = None
+    size: int | None = None
     resumes: str = "exact"
     stacks: bool = False
 

@@ -17,11 +17,30 @@ from weft.core.trees import Params
 if TYPE_CHECKING:
     from weft.core.source import Batch
 
-__all__ = ["Local", "Loss", "Params", "Strategy", "StrategyState", "by_group", "chosen", "weighted_mean"]
+__all__ = [
+    "GradientAt",
+    "Local",
+    "Loss",
+    "Move",
+    "OwnLoss",
+    "Params",
+    "Penalty",
+    "Strategy",
+    "StrategyState",
+    "Summing",
+    "by_group",
+    "chosen",
+    "weighted_mean",
+]
 
 StrategyState = dict[str, Any]
 """A documented tree of tensors: dictionaries whose leaves are tensors."""
 Loss = Callable[[Params, "Batch"], Output]
+OwnLoss = Callable[..., Tensor]
+"""`loss(params, rows=None)`: the objective's own mean loss, on the step's batch or on other rows. It has the step's
+draws and the buffers as they were before the step; what it changes of them is discarded."""
+GradientAt = Callable[[Params], Params]
+"""The gradient at other parameters, as the step's own was made: of the wrapped loss, and combined."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,27 @@ class Local:
     products: Callable[..., tuple[Params, float]]
     batches: Callable[[], Iterable[Batch]] = tuple
     ask: Any = None
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a strategy sees of a step before it is taken; behind clipping and the optimizer.
+
+    Attributes:
+        step: what is to be added to the parameters, as proposed by the optimizer and by strategies before this one.
+        params: the parameters before the step.
+        lr: the learning rate now.
+        batch_rows: rows in the batch that count (weight above 0).
+        data_rows: rows in the data, or None where it has no end.
+        loss: the objective's own; see `OwnLoss`.
+    """
+
+    step: Params
+    params: Params
+    lr: Tensor
+    batch_rows: Tensor | int
+    data_rows: int | None
+    loss: OwnLoss
 
 
 def weighted_mean(gradients: Params, weights: Tensor) -> Params:
@@ -91,15 +131,13 @@ class Strategy(Configured):
     The verbs in the order in which the engine calls them, at each step, for each player:
 
     1. `wrap(loss, state)`: another loss function (an attack, an inner loop, a penalty on the output);
-    2. `combine(gradients, losses, weights, state)`: the groups' gradients become one;
-    3. `steer(gradient, recalled, state)`: acts on that one, beside the gradient of rows of earlier tasks, which
-       `recall(batch, state)` gives;
-    4. `penalty(params, state)`: a scalar whose gradient is added once, outside the groups; `pull` gives that
-       gradient where it is simpler than differentiating;
-    5. `update(step, params, state)`: acts on the step that the optimizer proposes;
+    2. `combine(gradients, losses, weights, state)`: the groups' gradients become one (see `Summing`);
+    3. `steer(gradient, params, loss, gradient_at, state)`: acts on that one; then penalties are added (see `Penalty`);
+    4. `update(move, state)`: acts on the step that the optimizer proposes, or chooses another;
 
-    and `consolidate(local, state, task)` when a task ends. The strategy's own state, made by `init`,
-    is a tree of tensors that flows through them.
+    `answer(params, state)`: which parameters answer and are validated; `consolidate(local, state, task)` when a task
+    ends, `release(state, task)` when it begins (again); `adapt` after training. The strategy's own state, made by
+    `init`, is a tree of tensors that flows through them.
 
     Attributes:
         sees: what it looks at, in one word: `rows`, `groups`, `examples`, `whole groups`, `all groups` or `episodes`
@@ -110,12 +148,20 @@ class Strategy(Configured):
         neutral: hyperparameters at which it is ERM.
         sweeps: hyperparameters that may differ between replicas trained at once; inside a step they
             are tensors, so the code must not branch on them.
+        own_step: whether `update` chooses a step of its own from the gradient, so that the optimizer must be plain SGD
+            (whose step is minus the learning rate times the gradient).
     """
 
     sees: str = "rows"
     reads: frozenset[str] = frozenset()
     neutral: ClassVar[dict[str, Any]] = {}
     sweeps: ClassVar[tuple[str, ...]] = ()
+    own_step: bool = False
+
+    @property
+    def parts(self) -> tuple[Strategy, ...]:
+        """Itself; of a weave its strategies."""
+        return (self,)
 
     @property
     def sight(self) -> Sight:
@@ -127,7 +173,7 @@ class Strategy(Configured):
 
     def refuses(self, objective: Objective) -> str | None:
         """The mathematical reason why it cannot train this objective, or None."""
-        if hasattr(objective, "solve") and any(self.does(verb) for verb in _VERBS):
+        if hasattr(objective, "solve") and (isinstance(self, Penalty) or any(self.does(verb) for verb in _VERBS)):
             return "the mean loss has its minimizer in closed form, so no loss, gradient or step is there to change"
         if self.sees == "examples" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
@@ -144,48 +190,28 @@ class Strategy(Configured):
         """Another loss function of (params, batch)."""
         return loss
 
-    def observe(self, output: Output, batch: Batch, state: StrategyState) -> StrategyState:
-        """The state after a pass over all groups, where it is `across`; it may grow in the first one."""
-        return state
-
     def combine(
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
     ) -> tuple[Params, StrategyState]:
-        """One gradient from the groups' gradients (leading axis), their losses and weights (sum 1)."""
+        """One gradient from the groups' gradients (leading axis), their losses and weights (sum 1).
+
+        Who sees all groups is given one, and beside its state what its `wrap` has left in `Output.left`.
+        """
         return weighted_mean(gradients, weights), state
 
-    def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
-        """Where `combine` needs only sums over the groups: a tree of such sums, of some of them.
-
-        The engine then adds the sums of parts that fit its memory bound, and calls `conclude`.
-        """
-        raise NotImplementedError
-
-    def conclude(
-        self, sums: StrategyState, losses: Tensor, weights: Tensor, state: StrategyState
+    def steer(
+        self, gradient: Params, params: Params, loss: OwnLoss, gradient_at: GradientAt, state: StrategyState
     ) -> tuple[Params, StrategyState]:
-        """One gradient from the sums over all groups."""
-        raise NotImplementedError
-
-    def recall(self, batch: Batch, state: StrategyState) -> Batch | None:
-        """Rows whose gradient, of the objective's own mean loss, `steer` is given; None while there are none."""
-        return None
-
-    def steer(self, gradient: Params, recalled: Params | None, state: StrategyState) -> tuple[Params, StrategyState]:
-        """The gradient to follow in place of the combined one, given that of the rows recalled; before the penalty."""
+        """The gradient to follow in place of the combined one, before penalties."""
         return gradient, state
 
-    def penalty(self, params: Params, state: StrategyState) -> Tensor:
-        """A scalar added to the loss, outside the groups."""
-        raise NotImplementedError
-
-    def pull(self, params: Params, state: StrategyState) -> Params | None:
-        """The gradient of `penalty`, or None where it is left to automatic differentiation."""
-        return None
-
-    def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
+    def update(self, move: Move, state: StrategyState) -> tuple[Params, StrategyState]:
         """The step to take in place of the one proposed."""
-        return step, state
+        return move.step, state
+
+    def answer(self, params: Params, state: StrategyState) -> list[Params]:
+        """The parameters that answer in place of those trained; several answer together, as replicas do."""
+        return [params]
 
     def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
         """The state after a task has ended; the same task again replaces what it left."""
@@ -203,10 +229,41 @@ class Strategy(Configured):
         """Whether a verb is more than the identity."""
         return getattr(type(self), verb) is not getattr(Strategy, verb)
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "penalty" in vars(cls) and "pull" not in vars(cls):
-            cls.pull = Strategy.pull  # type: ignore[method-assign] # that of the class below is of another penalty
+
+_VERBS = ("wrap", "combine", "steer", "update", "answer", "consolidate")
 
 
-_VERBS = ("wrap", "combine", "steer", "penalty", "update", "consolidate")
+class Penalty(Strategy):
+    """Adds a scalar to the loss, outside the groups: after all steers, wherever it stands in a weave."""
+
+    def penalty(self, params: Params, state: StrategyState) -> Tensor:
+        """The scalar."""
+        raise NotImplementedError(f"{type(self).__name__} does not define penalty(params, state)")
+
+    def pull(self, params: Params, state: StrategyState) -> Params | None:
+        """The gradient of `penalty`, where that is simpler than differentiating, or None."""
+        return None
+
+    @property
+    def pulls(self) -> bool:
+        """Whether `pull` is that of this `penalty`: of the class that defines it, or of one derived from that."""
+        return next("pull" in vars(c) for c in type(self).__mro__ if {"pull", "penalty"} & vars(c).keys())
+
+
+class Summing(Strategy):
+    """Combines by sums over the groups, so that no more gradients than fit the memory bound are ever there."""
+
+    def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
+        """A tree of sums over some groups."""
+        raise NotImplementedError(f"{type(self).__name__} does not define summarize(gradients, weights)")
+
+    def conclude(
+        self, sums: StrategyState, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        """One gradient from the sums over all groups."""
+        raise NotImplementedError(f"{type(self).__name__} does not define conclude(sums, losses, weights, state)")
+
+    def combine(
+        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        return self.conclude(self.summarize(gradients, weights), losses, weights, state)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import torch
-from torch import Tensor
+from typing import Any, NoReturn
 
 from weft.core.configured import Range, closest
-from weft.core.objective import Objective, Output
+from weft.core.objective import Objective
 from weft.core.sight import joined
-from weft.core.strategy import Local, Loss, Strategy, StrategyState, weighted_mean
-from weft.core.trees import Params
-
-if TYPE_CHECKING:
-    from weft.core.source import Batch
+from weft.core.strategy import Strategy
 
 __all__ = ["Weave", "weave"]
 
@@ -25,7 +18,7 @@ _ORDER = {"wrap": "loss", "combine": "gradient", "steer": "combined gradient", "
 def _seen(parts: Sequence[Strategy]) -> str:
     """What they see together; raises where they do not agree, naming two that do not."""
     together = [p for p in parts if p.sees == "all groups"]
-    apart = [p for p in parts if p.sees not in ("rows", "all groups") or p.does("combine")]
+    apart = [p for p in parts if p.sees not in ("rows", "all groups")]
     if together and apart:
         raise ValueError(
             f"expected strategies that agree on what a loss is, got {together[0]!r}, whose penalty couples the "
@@ -45,67 +38,67 @@ def _seen(parts: Sequence[Strategy]) -> str:
     return word
 
 
+def _refuse(parts: Sequence[Strategy]) -> None:
+    """Raises for what cannot be woven: two of which there can be one, or an order that goes back."""
+    combiners = [p for p in parts if p.does("combine") and p.sees != "all groups"]
+    steppers = [p for p in parts if p.own_step]
+    for several, what in ((combiners, "combines the groups' gradients"), (steppers, "chooses a step of its own")):
+        if len(several) > 1:
+            raise ValueError(
+                f"expected at most one strategy that {what}, got {several[0]!r} and {several[1]!r}; keep one of them"
+            )
+    latest: tuple[int, Strategy | None] = (0, None)
+    names = list(_ORDER.values())
+    for part in parts:
+        stages = [i for i, verb in enumerate(_ORDER) if part.does(verb)]
+        if stages and stages[0] < latest[0]:
+            raise ValueError(
+                f"expected the order loss, gradient, step, got {part!r} (acts on the {names[stages[0]]}) after "
+                f"{latest[1]!r} (acts on the {names[latest[0]]}); put {type(part).__name__} first"
+            )
+        if stages:
+            latest = (max(latest[0], stages[0]), part)  # by where each begins: one may act on losses and steps
+
+
 class Weave(Strategy):
-    """Strategies in the order in which the loss flows through them; made by `weave`."""
+    """Strategies in the order in which the loss flows through them; made by `weave`. The engine asks each of them.
+
+    Hyperparameters are those of the parts, by the parts' names in lower case.
+    """
 
     def __init__(self, *parts: Strategy) -> None:
-        self.parts = parts
-        self.names: list[str] = []
+        self.named: dict[str, Strategy] = {}
         for part in parts:
             if not isinstance(part, Strategy):
                 raise TypeError(f"expected strategies, such as weave(EWC(), ANDMask()), got {part!r}")
             name = type(part).__name__.lower()
-            count = sum(n.rstrip("0123456789") == name for n in self.names)
-            self.names.append(f"{name}{count + 1}" if count else name)
-        combiners = [p for p in parts if p.does("combine")]
-        if len(combiners) > 1:
-            raise ValueError(
-                f"expected at most one strategy that combines the groups' gradients, got {combiners[0]!r} and "
-                f"{combiners[1]!r}; keep one of them"
-            )
-        recalling = [p for p in parts if p.does("recall")]
-        if len(recalling) > 1:
-            raise ValueError(
-                f"expected at most one strategy that recalls rows of earlier tasks, got {recalling[0]!r} and "
-                f"{recalling[1]!r}; keep one of them"
-            )
-        latest: tuple[int, Strategy | None] = (0, None)
-        names = list(_ORDER.values())
-        for part in parts:
-            stages = [i for i, verb in enumerate(_ORDER) if part.does(verb)]
-            if stages and stages[0] < latest[0]:
-                raise ValueError(
-                    f"expected the order loss, gradient, step, got {part!r} (acts on the {names[stages[0]]}) after "
-                    f"{latest[1]!r} (acts on the {names[latest[0]]}); put {type(part).__name__} first"
-                )
-            if stages:
-                latest = (max(latest[0], stages[0]), part)  # by where each begins: one may act on losses and steps
+            count = sum(n.rstrip("0123456789") == name for n in self.named)
+            self.named[f"{name}{count + 1}" if count else name] = part
+        _refuse(parts)
         self.reads = frozenset().union(*(p.reads for p in parts))
         self.sees = _seen(parts)
+        self.own_step = any(p.own_step for p in parts)
 
-    # Hyperparameters are those of the parts, by the parts' names in lower case.
+    @property
+    def parts(self) -> tuple[Strategy, ...]:
+        return tuple(self.named.values())
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        params: dict[str, Any] = dict(zip(self.names, self.parts, strict=True))
-        if deep:
-            for name, part in zip(self.names, self.parts, strict=True):
-                params.update({f"{name}__{k}": v for k, v in part.get_params().items()})
-        return params
+        inner = {f"{name}__{k}": v for name, part in self.named.items() for k, v in part.get_params().items()}
+        return {**self.named, **(inner if deep else {})}
 
     def set_params(self, **params: Any) -> Weave:
-        parts = dict(zip(self.names, self.parts, strict=True))
+        parts: dict[str, Any] = dict(self.named)
         for name, value in params.items():
             outer, _, inner = name.partition("__")
             if outer not in parts:
                 raise closest(outer, parts, "a strategy of the weave")
-            if inner:
-                parts[outer].set_params(**{inner: value})
-            else:
-                parts[outer] = value
+            parts[outer] = parts[outer].set_params(**{inner: value}) if inner else value
         self.__init__(*parts.values())  # type: ignore[misc]
         return self
 
     def having(self, **params: Any) -> Weave:
-        parts = dict(zip(self.names, self.parts, strict=True))
+        parts = dict(self.named)
         for name, value in params.items():
             outer, _, inner = name.partition("__")
             parts[outer] = parts[outer].having(**{inner: value})
@@ -121,11 +114,11 @@ class Weave(Strategy):
 
     @property
     def sweeps(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(f"{n}__{s}" for n, p in zip(self.names, self.parts, strict=True) for s in p.sweeps)
+        return tuple(f"{name}__{s}" for name, part in self.named.items() for s in part.sweeps)
 
     @property
     def space(self) -> dict[str, Range]:  # type: ignore[override]
-        return {f"{name}__{s}": r for name, part in self._named() for s, r in part.space.items()}
+        return {f"{name}__{s}": r for name, part in self.named.items() for s, r in part.space.items()}
 
     def does(self, verb: str) -> bool:
         return any(part.does(verb) for part in self.parts)
@@ -135,90 +128,20 @@ class Weave(Strategy):
             part.validate()
 
     def refuses(self, objective: Objective) -> str | None:
-        reasons = (part.refuses(objective) for part in self.parts)
-        return next((reason for reason in reasons if reason), None)
+        return next((reason for part in self.parts if (reason := part.refuses(objective))), None)
 
-    def _named(self) -> list[tuple[str, Strategy]]:
-        return list(zip(self.names, self.parts, strict=True))
+    def _asked(self, *given: object, **named: object) -> NoReturn:
+        raise TypeError(f"expected one of the weave's parts to be asked, got {self!r}; its parts are in .parts")
 
-    def init(self, params: Params) -> StrategyState:
-        return {name: part.init(params) for name, part in self._named()}
-
-    def wrap(self, loss: Loss, state: StrategyState) -> Loss:
-        for name, part in self._named():
-            loss = part.wrap(loss, state[name])
-        return loss
-
-    def observe(self, output: Output, batch: Batch, state: StrategyState) -> StrategyState:
-        return {name: part.observe(output, batch, state[name]) for name, part in self._named()}
-
-    def combine(
-        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
-    ) -> tuple[Params, StrategyState]:
-        for name, part in self._named():
-            if part.does("combine"):
-                combined, after = part.combine(gradients, losses, weights, state[name])
-                return combined, {**state, name: after}
-        return weighted_mean(gradients, weights), state
-
-    def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
-        return next(part for part in self.parts if part.does("combine")).summarize(gradients, weights)
-
-    def conclude(
-        self, sums: StrategyState, losses: Tensor, weights: Tensor, state: StrategyState
-    ) -> tuple[Params, StrategyState]:
-        name, part = next((name, part) for name, part in self._named() if part.does("combine"))
-        combined, after = part.conclude(sums, losses, weights, state[name])
-        return combined, {**state, name: after}
-
-    def recall(self, batch: Batch, state: StrategyState) -> Batch | None:
-        recalled = [part.recall(batch, state[name]) for name, part in self._named() if part.does("recall")]
-        return recalled[0] if recalled else None
-
-    def steer(self, gradient: Params, recalled: Params | None, state: StrategyState) -> tuple[Params, StrategyState]:
-        for name, part in self._named():
-            gradient, after = part.steer(gradient, recalled if part.does("recall") else None, state[name])
-            state = {**state, name: after}
-        return gradient, state
-
-    def penalty(self, params: Params, state: StrategyState) -> Tensor:
-        terms = [part.penalty(params, state[name]) for name, part in self._named() if part.does("penalty")]
-        return torch.stack(terms).sum()
-
-    def pull(self, params: Params, state: StrategyState) -> Params | None:
-        pulls = [part.pull(params, state[name]) for name, part in self._named() if part.does("penalty")]
-        total, *others = pulls
-        for other in others:
-            if total is not None:
-                total = None if other is None else {name: p + other[name] for name, p in total.items()}
-        return total
-
-    def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
-        for name, part in self._named():
-            step, after = part.update(step, params, state[name])
-            state = {**state, name: after}
-        return step, state
-
-    def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
-        return {name: part.consolidate(local, state[name], task) for name, part in self._named()}
-
-    def adapt(self, loss: Loss, params: Params, batch: Batch, state: StrategyState) -> Params:
-        for name, part in self._named():
-            if part.does("adapt"):
-                params = part.adapt(loss, params, batch, state[name])
-            else:
-                loss = part.wrap(loss, state[name])
-        return params
-
-    def release(self, state: StrategyState, task: str) -> StrategyState:
-        return {name: part.release(state[name], task) for name, part in self._named()}
+    init = wrap = combine = steer = update = answer = consolidate = release = adapt = _asked
 
 
 def weave(*strategies: Strategy) -> Strategy:
     """Composes strategies, left to right as the loss flows: losses, then gradients, then steps.
 
-    Losses are wrapped in the order given (the last one is the outermost), penalties are summed, at
-    most one strategy combines the groups' gradients, and steps are changed in the order given.
+    Losses are wrapped in the order given (the last one is the outermost), at most one strategy combines the groups'
+    gradients, the one gradient is steered in the order given, the sum of the penalties is added wherever they stand,
+    and steps are changed in the order given.
 
     >>> from weft.strategies import EWC, ANDMask
     >>> weave(EWC(strength=10.0), ANDMask(threshold=0.8))

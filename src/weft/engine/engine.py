@@ -10,17 +10,18 @@ from torch import Tensor
 
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer
-from weft.core.random import keyed
 from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.core.strategy import Strategy, StrategyState
 from weft.core.trees import AnyTree, Params, tree_map, tree_stack
+from weft.engine import verbs
 from weft.engine.asking import call, measure
 from weft.engine.build import initialize, refuse_alike
 from weft.engine.distributed import refuse_coupled, refuse_different, share, world
 from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
+from weft.engine.moves import updated
 from weft.engine.refusals import refuse_batch_statistics, refuse_groups, refuse_strategy
 from weft.engine.replicas import batches, broadcast, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
@@ -91,12 +92,13 @@ class Engine:
         self.players = objective.players or ("",)
         self.names = {player: self._trained(player) for player in self.players}
         self.pieces, self.memory, self.weighting = pieces, memory // (replicas or 1), weighting
-        self.routes: dict[str, Route] = {}  # by player, from the first batch on
+        self.routes: dict[tuple[str, bool], Route] = {}  # by player, of a share of a batch or of all, from the first on
         self.mappers = {player: Mapper() for player in self.players}
+        self.data_rows: int | None = None  # of the source at hand
         self._alike = False
         self._settled: set[str] = set()
         self._groups: int | None = None
-        refuse_strategy(strategy, objective, pieces)
+        refuse_strategy(strategy, objective, optimizers, pieces)
         refuse_batch_statistics(strategy, objective)
 
     def _trained(self, player: str) -> list[str]:
@@ -131,7 +133,7 @@ class Engine:
             act=self.call,
         )
         for player in self.players:
-            states = [self.strategy.init({n: p[n] for n in self.names[player]}) for p, _ in starts]
+            states = [verbs.init(self.strategy, {n: p[n] for n in self.names[player]}) for p, _ in starts]
             state.strategy[player] = tree_map(to_device, self._joined(states))
         self.prepare(state)
         return state
@@ -162,10 +164,7 @@ class Engine:
 
     def gradient(self, state: State, batch: Batch, player: str) -> Slope:
         """(gradient, mean loss, buffers, strategy state) of a player, per replica."""
-        names = set(self.names[player])
-        params = {n: p.detach() for n, p in state.params.items() if n in names}
-        others = {n: p.detach() for n, p in state.params.items() if n not in names}
-        at = Place(params, others, state.buffers, state.key("step", player))
+        at = self._place(state, player)
         if not self.episodic and self.strategy.sight.grouped:
             stacked = 0 if self.replicas is None else 1
             self._groups = refuse_groups(self.strategy, batch, stacked, state.step, self._groups)
@@ -187,6 +186,13 @@ class Engine:
 
         return mapped(self.replicas, one, *at, batch, state.strategy[player], self.swept)
 
+    def _place(self, state: State, player: str) -> Place:
+        """Where a player stands at this step."""
+        names = set(self.names[player])
+        params = {n: p.detach() for n, p in state.params.items() if n in names}
+        others = {n: p.detach() for n, p in state.params.items() if n not in names}
+        return Place(params, others, state.buffers, state.key("step", player))
+
     def _gradient_over_ranks(self, state: State, at: Place, batch: Batch, player: str) -> Slope:
         """The same, each process taking its share of the batch; sums are made outside of the replicas' map."""
         where = f"at step {state.step}"
@@ -202,30 +208,31 @@ class Engine:
             self._alike = True
         stacked = 0 if self.replicas is None else 1
         part = share(batch, stacked + shared_axis(self.grouped, self.strategy))
-        route, mapper, own = self._route(player, at, part), self.mappers[player], state.strategy[player]
+        route, mapper, own = self._route(player, at, part, share=True), self.mappers[player], state.strategy[player]
+        entire = self._route(player, at, batch) if self.strategy.does("steer") else route
 
         def before(at: Place, part: Batch, own: StrategyState, swept: Params) -> Parts:
             return local(route, mapper, at, part, self._having(swept), own)
 
-        def after(parts: Parts, at: Place, own: StrategyState, swept: Params) -> Slope:
-            return conclude(route, parts, at, self._having(swept), own)
+        def after(parts: Parts, at: Place, batch: Batch, own: StrategyState, swept: Params) -> Slope:
+            return conclude(entire, mapper, parts, at, batch, self._having(swept), own)
 
         parts = mapped(self.replicas, before, at, part, own, self.swept)
         check = player not in self._settled
         parts = pool(route, parts, state.buffers, batch, self.strategy, stacked, where, check=check)
         self._settled.add(player)
-        return mapped(self.replicas, after, parts, at, own, self.swept)
+        return mapped(self.replicas, after, parts, at, batch, own, self.swept)
 
     def _having(self, swept: Params) -> Strategy:
         """The strategy with a replica's own hyperparameters."""
         return self.strategy.having(**swept) if swept else self.strategy
 
-    def _route(self, player: str, at: Place, batch: Batch) -> Route:
+    def _route(self, player: str, at: Place, batch: Batch, *, share: bool = False) -> Route:
         """How a player's gradient is computed, looked up once: at the first batch, of the first replica."""
-        if player not in self.routes:
+        if (player, share) not in self.routes:
             first = at if self.replicas is None else at.replica(0)
             rows = batch if self.replicas is None else tree_map(itemgetter(0), batch)
-            self.routes[player] = look(
+            self.routes[player, share] = look(
                 self.objective,
                 player,
                 first,
@@ -237,7 +244,7 @@ class Engine:
                 memory=self.memory,
                 transform=self.replicas is not None,
             )
-        return self.routes[player]
+        return self.routes[player, share]
 
     def probe(self, state: State, source: Source) -> None:
         """One gradient and one evaluation, without effect: raises what training would raise."""
@@ -277,7 +284,7 @@ class Engine:
         if factor is None:
             self.settle(state, player)
         frozen = factor is not None or (self.replicas is not None and not bool(state.active.all()))
-        self.apply(state, player, self.clipped(gradient, norm), own, factor, frozen=frozen)
+        self.apply(state, player, batch, self.clipped(gradient, norm), own, factor, frozen=frozen)
         for name, b in buffers.items():
             old = state.buffers[name]
             old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
@@ -328,6 +335,7 @@ class Engine:
         self,
         state: State,
         player: str,
+        batch: Batch,
         gradient: Params,
         own: StrategyState,
         factor: Tensor | None = None,
@@ -344,6 +352,7 @@ class Engine:
             self.set_rates(state, player, self.factor(state))
         amend = frozen or self.strategy.does("update") or self.rates is not None
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
+        rate = optimizer.param_groups[0]["lr"]
         for name, g in gradient.items():
             state.params[name].grad = g
         optimizer.step()
@@ -362,20 +371,29 @@ class Engine:
             common = {n for n in step if self.optimizers[player].group_of(n) is None}
             step = {n: s * self.broadcast(self.rates / base, s) if n in common else s for n, s in step.items()}
         if self.strategy.does("update"):
-            key = state.key("update", player)
+            at = self._place(state, player)._replace(params=before)
+            route, lr = self._route(player, at, batch), self._rate(player, rate, factor, step)
 
             def act(
-                step: Params, params: Params, own: StrategyState, key: Tensor, swept: Params
+                at: Place, batch: Batch, step: Params, lr: Tensor, key: Tensor, own: StrategyState, swept: Params
             ) -> tuple[Params, StrategyState]:
-                with keyed(key):
-                    return self._having(swept).update(step, params, own)
+                return updated(route, at, batch, step, lr, key, self._having(swept), own, self.data_rows)
 
-            step, own = mapped(self.replicas, act, step, before, own, key, self.swept)
+            step, own = mapped(self.replicas, act, at, batch, step, lr, state.key("update", player), own, self.swept)
         for name, old in before.items():
             moved = old + step[name]
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
         kept = frozen and self.replicas is not None  # a single run that has stopped makes no further step
         state.strategy[player] = self._going(state.active, own, state.strategy[player]) if kept else own
+
+    def _rate(self, player: str, rate: float | Tensor, factor: Tensor | None, like: Params) -> Tensor:
+        """The learning rate now, for each replica."""
+        first = next(iter(like.values()))
+        lr = torch.as_tensor(rate, dtype=first.dtype, device=first.device)
+        lr = lr if factor is None else lr * factor
+        if self.rates is not None:
+            return lr * (self.rates / self.optimizers[player].settings["lr"])
+        return lr if self.replicas is None else lr.expand(self.replicas)
 
     def _going(self, active: Tensor, now: StrategyState, before: StrategyState) -> StrategyState:
         """A strategy's state after a step, which a replica that has stopped keeps as it was (unless it has grown)."""
@@ -395,7 +413,7 @@ class Engine:
     def release(self, state: State, task: str) -> None:
         """Begins a task: what the same task left before no longer counts."""
         for player in self.players:
-            state.strategy[player] = self.strategy.release(state.strategy[player], task)
+            state.strategy[player] = verbs.release(self.strategy, state.strategy[player], task)
 
     def consolidate(self, state: State, source: Source, task: str, rows: int = 1024) -> None:
         """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""

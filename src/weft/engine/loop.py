@@ -128,6 +128,7 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
     """
     end = state.origin + plan.steps
     started = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
+    engine.data_rows = source.size
     stream = engine.batches(source, state)
     stepping = stepper(engine, state)
     try:

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 
 from weft.core.objective import Objective
+from weft.core.optimizer import Optimizer
 from weft.core.source import Batch
-from weft.core.strategy import Strategy
+from weft.core.strategy import Penalty, Strategy, Summing
 
 __all__ = ["refuse_batch_statistics", "refuse_groups", "refuse_strategy"]
 
 
-def refuse_strategy(strategy: Strategy, objective: Objective, pieces: int) -> None:
-    """What only a built objective tells, and what a penalty over all groups cannot be cut into."""
-    for part in getattr(strategy, "parts", (strategy,)):
-        if old := [name for name in ("needs", "per_group", "across", "episodic") if hasattr(part, name)]:
-            raise TypeError(
-                f"expected {type(part).__name__} to say what it sees in one word, such as sees = 'groups', got "
-                f"{old[0]!r}; see weft.core.sight"
-            )
+_SEES = "say what it sees in one word, such as sees = 'groups' (weft.core.sight)"
+_SUMS, _PENALTY = "derive it from weft.core.Summing", "derive it from weft.core.Penalty"
+_UNASKED = {
+    **dict.fromkeys(("needs", "per_group", "across", "episodic"), _SEES),
+    **dict.fromkeys(("summarize", "conclude"), _SUMS),
+    **dict.fromkeys(("penalty", "pull"), _PENALTY),
+    "observe": "leave a tree in Output.left, which combine is handed",
+    "recall": "ask steer's loss(params, rows) for other rows",
+}
+
+
+def refuse_strategy(strategy: Strategy, objective: Objective, optimizers: Mapping[str, Optimizer], pieces: int) -> None:
+    """What only a built objective tells, who chooses its own step, and what cannot be cut into pieces."""
+    for part in strategy.parts:
+        for name, instead in _UNASKED.items():
+            asked = any(isinstance(part, base) and hasattr(base, name) for base in (Penalty, Summing))
+            if hasattr(part, name) and not asked:
+                raise TypeError(
+                    f"expected {type(part).__name__} to have what the engine asks for, got {name!r}, which nobody "
+                    f"asks; {instead}"
+                )
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
+    for optimizer in optimizers.values() if strategy.own_step else ():
+        if not optimizer.plain:
+            own = next(part for part in strategy.parts if part.own_step)
+            raise ValueError(
+                f"expected plain SGD with {own!r}, which makes a step of its own of the gradient and the learning "
+                f"rate, got {optimizer!r}; give optimizer=Optimizer('sgd', lr=...)"
+            )
     if strategy.sight.together and pieces > 1:
         raise ValueError(
             f"expected accumulate=1 with {strategy!r}, whose penalty couples all rows of an update, got "

@@ -10,6 +10,7 @@ from weft.core.source import Batch, Source, number_rows, rows_of
 from weft.core.state import State
 from weft.core.strategy import Local, Strategy, StrategyState
 from weft.core.trees import Params
+from weft.engine import verbs
 from weft.engine.asking import call
 from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
@@ -46,7 +47,7 @@ def consolidated(
     sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
     local = Local(run.objective, params, *sums, batches, partial(call, run, key=fold(key, "ask")))
     with keyed(key):
-        return strategy.consolidate(local, run.strategy[player], task)
+        return verbs.consolidate(strategy, local, run.strategy[player], task)
 
 
 def adapted(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> Params:
@@ -56,7 +57,7 @@ def adapted(run: State, strategy: Strategy, player: str, names: Collection[str],
     loss = base_loss(run.objective, others, run.buffers, key, "")
     run.objective.train()
     with keyed(key):
-        after = strategy.adapt(loss, params, number_rows(batch, 1), run.strategy[player])
+        after = verbs.adapt(strategy, loss, params, number_rows(batch, 1), run.strategy[player])
     return {**run.params, **{n: p.detach() for n, p in after.items()}}
 
 

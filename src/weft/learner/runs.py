@@ -29,6 +29,7 @@ from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
 from weft.engine.schedule import is_torch_scheduler
 from weft.engine.vectorize import VectorizationWarning, blame
+from weft.engine.verbs import init
 from weft.learner.settings import Settings, optimizers_of
 from weft.learner.training import Begun, Phase, Run, Training
 
@@ -210,7 +211,7 @@ def go_on(training: Training, each: list[Settings], source: Source, *, carry: bo
         if _kinds(engine.strategy) != _kinds(old.strategy):
             for player in engine.players:
                 replicas = [state.replica(k) for k in range(state.replicas or 1)]
-                fresh = [engine.strategy.init({n: run.params[n] for n in engine.names[player]}) for run in replicas]
+                fresh = [init(engine.strategy, {n: run.params[n] for n in engine.names[player]}) for run in replicas]
                 state.strategy[player] = tree_stack(fresh) if state.replicas else fresh[0]
         before = dict(state.optimizers)
         engine.prepare(state)
@@ -230,7 +231,7 @@ def _carry(before: torch.optim.Optimizer, now: torch.optim.Optimizer) -> None:
 
 
 def _kinds(strategy: Strategy) -> list[type]:
-    return [type(part) for part in getattr(strategy, "parts", [strategy])]
+    return [type(part) for part in strategy.parts]
 
 
 # --- training -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import jacrev
 
 from weft.core.trees import Params, tree_map
+from weft.engine.verbs import penalties
 from weft.learner.estimator import Learner
 
 __all__ = ["Posterior", "posterior"]
@@ -68,7 +69,7 @@ def posterior(learner: Learner, *, rows: float = 1.0, prior: float = 0.0, most: 
     if len(learner.seeds_) > 1 or learner.objective_.players:
         raise ValueError("expected one trained run of one player, got several; measure one: learner.replica(0)")
     engine, state = learner.training_.alone
-    if not engine.strategy.does("penalty") or not state.tasks:
+    if not penalties(engine.strategy, state.strategy[""]) or not state.tasks:
         raise ValueError(
             f"expected a learner that has consolidated tasks by a penalty, such as Laplace's, got {engine.strategy!r} "
             f"after the tasks {state.tasks}; give partial_fit a task"
@@ -85,7 +86,7 @@ def posterior(learner: Learner, *, rows: float = 1.0, prior: float = 0.0, most: 
     def penalty(flat: Tensor) -> Tensor:
         parts = flat.split([m.numel() for m in mean.values()])
         given = {name: part.reshape(m.shape) for (name, m), part in zip(mean.items(), parts, strict=True)}
-        return engine.strategy.penalty(given, kept)
+        return torch.stack([part.penalty(given, own) for part, own in penalties(engine.strategy, kept)]).sum()
 
     flat = torch.cat([m.flatten() for m in mean.values()])
     precision = float(rows) * jacrev(jacrev(penalty))(flat).detach()

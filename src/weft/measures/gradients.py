@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.trees import Params
+from weft.engine import verbs
 from weft.learner.estimator import Learner
 from weft.measures.fitted import Fitted
 
@@ -187,7 +188,8 @@ def feature_signal(
             columns = gradients[name].mean(0)
         else:
             risks = fitted.risks(fitted.params).detach()
-            combined, _ = strategy.combine(gradients, risks, weights.to(risks.device), strategy.init(fitted.params))
+            state = verbs.init(strategy, fitted.params)
+            combined, _ = verbs.combine(strategy, gradients, risks, weights.to(risks.device), state)
             columns = combined[name]
     else:
         raise ValueError(f"expected of to be 'weights' or 'inputs', got {of!r}")

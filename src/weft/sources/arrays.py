@@ -104,6 +104,7 @@ class Arrays(Source):
             )
         self.group_sizes = sizes.to(device)
         largest = int(sizes.max())
+        self.size = int(sizes.sum())
         self.epoch = -(-largest // min(batch_size or largest, largest))
         self._cache: tuple[Any, Tensor] | None = None
 

@@ -31,7 +31,8 @@ class Cast(Source):
 
     def __init__(self, source: Source, dtype: torch.dtype) -> None:
         self.source, self.dtype = source, dtype
-        self.grouped, self.episodic, self.epoch = source.grouped, source.episodic, source.epoch
+        self.grouped, self.episodic = source.grouped, source.episodic
+        self.epoch, self.size = source.epoch, source.size
         self.resumes, self.stacks = source.resumes, source.stacks
         self.spec = {
             name: replace(field, dtype=dtype) if field.dtype.is_floating_point else field

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,8 +17,10 @@ from weft.core.optimizer import Optimizer
 from weft.core.random import key_of
 from weft.core.source import Batch, Source, number_rows, rows_of
 from weft.core.state import State
-from weft.core.strategy import Strategy, StrategyState
+from weft.core.strategy import Loss, Penalty, Strategy, StrategyState, Summing
 from weft.core.trees import Params, tree_leaves, tree_map
+from weft.core.weave import weave
+from weft.engine import verbs
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.loss import base_loss
@@ -248,13 +251,16 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     many = _trained(objective, strategy, source, [0, 1], tasks=tasks)
     single = _trained(objective, strategy, source, [1], tasks=tasks)
     _close(many.replica(1).params, single.params, "replica 1 against the single run with its seed")
+    for part in strategy.parts:
+        _sums(part, {name: p.detach() for name, p in single.params.items()})
     tight = _trained(objective, strategy, source, [1], tasks=tasks, memory=1)
     _close(tight.params, single.params, "chunked against unchunked")
     for tree in single.strategy.values():
         _expect(all(isinstance(leaf, Tensor) for leaf in tree_leaves(tree)), "expected a state of tensors only")
-    if strategy.does("penalty"):
-        for own in single.strategy.values():
-            _pulls(strategy, {name: p.detach() + 0.1 for name, p in single.params.items()}, own)
+    for kept in single.strategy.values():
+        for part, own in verbs.penalties(strategy, kept):
+            _pulls(part, {name: p.detach() + 0.1 for name, p in single.params.items()}, own)
+    _keeps_what_is_left(strategy, objective)
     if strategy.neutral:
         neutral = strategy.having(**strategy.neutral)
         plain: Strategy = ERM()
@@ -266,13 +272,66 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
         _close(a.params, b.params, f"{neutral!r} against ERM")
 
 
-def _pulls(strategy: Strategy, params: Params, state: StrategyState) -> None:
+def _pulls(strategy: Penalty, params: Params, state: StrategyState) -> None:
     """Checks that `pull` is the gradient of `penalty`."""
-    pulled = strategy.pull(params, state)
+    pulled = strategy.pull(params, state) if strategy.pulls else None
     if pulled is None:
         return
     slope = torch.func.grad(lambda p: strategy.penalty(p, state))(params)
     _close(pulled, slope, "pull against the gradient of penalty")
+
+
+def _sums(part: Strategy, params: Params) -> None:
+    """Checks that a combiner by sums keeps its memory bound: what it keeps does not grow with the groups."""
+    if not isinstance(part, Summing):
+        return
+    name = type(part).__name__
+    _expect(
+        verbs.sums_of(part) is not None,
+        f"expected {name} to combine by its sums alone, got a combine of its own, which holds every group's gradient; "
+        "derive it from Strategy, or write summarize and conclude",
+    )
+    sizes = []
+    for groups in (2, 5):
+        gradients = {n: torch.ones(groups, *p.shape, dtype=p.dtype) for n, p in params.items()}
+        sums = part.summarize(gradients, torch.full((groups,), 1 / groups, dtype=torch.float64))
+        sizes.append(sum(leaf.numel() for leaf in tree_leaves(sums)))
+    _expect(
+        sizes[0] == sizes[1],
+        f"expected {name}'s summarize to give sums over the groups, of one size whatever their number, got {sizes[0]} "
+        f"numbers for 2 groups and {sizes[1]} for 5: that keeps no memory bound",
+    )
+
+
+class _Leaving(Strategy):
+    """Leaves a tree in the output of a pass over all groups, and asks for it."""
+
+    sees = "all groups"
+
+    def wrap(self, loss: Loss, state: StrategyState) -> Loss:
+        def leaving(params: Params, batch: Batch) -> Output:
+            output = loss(params, batch)
+            return replace(output, left=(*output.left, {"seen": output.losses.detach().sum()}))
+
+        return leaving
+
+    def combine(
+        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        return {name: g[0] for name, g in gradients.items()}, {}
+
+
+def _keeps_what_is_left(strategy: Strategy, objective: Objective) -> None:
+    """Checks that a wrapper passes on what a strategy before it has left in the output."""
+    if not strategy.does("wrap") or strategy.sees not in ("rows", "all groups"):
+        return
+    both = weave(_Leaving(), strategy)
+    try:
+        _trained(objective, both, Cast(_material(both), torch.float64), [0], steps=1)
+    except ValueError as error:
+        if "Output.left" in str(error):
+            raise ContractError(f"{strategy!r}: {error}") from error
+        raise
 
 
 class _Queries(Source):

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from weft import Classifier, weave
+from weft.core.objective import Output
 from weft.core.optimizer import Optimizer
 from weft.core.random import key_of
 from weft.core.source import number_rows
@@ -20,8 +21,8 @@ from weft.engine.gradients.loss import Place
 from weft.engine.gradients.route import look
 from weft.objectives import Classification
 from weft.sources import Arrays
-from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask
-from weft.testing import check_strategy
+from weft.strategies import EWC, MAML, AdversarialTraining, ANDMask, Fishr, TemporalANDMask
+from weft.testing import ContractError, check_strategy
 
 CPU = torch.device("cpu")
 SIZES = (7, 4, 2)
@@ -146,11 +147,86 @@ def test_an_objective_that_turns_out_not_to_provide_what_is_read_is_refused():
 
 
 class Counting(Spread):
-    """Observes the groups' mean losses, and adds those of all passes."""
+    """Leaves the groups' mean losses, and adds those of all passes."""
 
-    def observe(self, output, batch, state):
-        means = by_group(output.losses, batch).mean(1).detach()
-        return {"seen": state["seen"] + means if "seen" in state else means}
+    def wrap(self, loss, state):
+        def leaving(params, batch):
+            output = loss(params, batch)
+            means = by_group(output.losses, batch).mean(1).detach()
+            return replace(output, left=(*output.left, {"means": means}))
+
+        return leaving
+
+    def combine(self, gradients, losses, weights, state):
+        assert losses.shape == weights.shape == (1,)
+        seen = state["seen"] + state["means"] if "seen" in state else state["means"]
+        return {name: g[0] for name, g in gradients.items()}, {"seen": seen}
+
+
+class Dropping(Strategy):
+    """Wraps a loss and forgets what others have left in its output."""
+
+    def wrap(self, loss, state):
+        return lambda params, batch: Output(loss(params, batch).losses)
+
+
+class Leaving(Strategy):
+    """Leaves what it never asks for."""
+
+    sees = "all groups"
+
+    def wrap(self, loss, state):
+        return lambda params, batch: replace(loss(params, batch), left=({"a": torch.zeros(())},))
+
+
+class Twice(Counting):
+    """Leaves under a name that its state has."""
+
+    def init(self, params):
+        return {"means": torch.zeros(())}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (weave(Counting(), Dropping()), r"expected what Counting\(\) leaves in Output.left, got nothing"),
+        (Leaving(), "got 1 that none of Leaving"),
+        (Twice(), r"names that its state does not have, got \['means'\]"),
+    ],
+    ids=["dropped", "not taken", "named twice"],
+)
+def test_what_is_left_and_does_not_reach_its_owner_is_told(strategy, message):
+    with pytest.raises(ValueError, match=message):
+        Classifier(strategy=strategy, epochs=1).fit(X, Y, environment=SITE)
+
+
+def test_the_gradient_of_all_groups_is_combined_as_that_of_rows():
+    """A mask over steps looks at the pooled gradient, be it of rows or of a pass over all groups."""
+    found = []
+    for strategy in (TemporalANDMask(threshold=0.4), weave(Fishr(strength=0.0), TemporalANDMask(threshold=0.4))):
+        learner = Classifier(strategy=strategy, batch_size=None, steps=4, dtype="float64", random_state=0)
+        environment = SITE[:12] % 2
+        found.append(learner.fit(X[:12], Y[:12], environment=environment).predict_proba(X))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+
+
+def test_two_who_leave_something_are_each_handed_their_own():
+    source = Arrays(X[:12], Y[:12], environment=SITE[:12] % 2, grouped=True, batch_size=3, classes=2)
+
+    class Louder(Counting):
+        def wrap(self, loss, state):
+            return super().wrap(lambda p, b: replace(loss(p, b), losses=10.0 * loss(p, b).losses), state)
+
+    engine, state = engine_of(weave(Counting(), Louder()), source)
+    engine.step(state, next(source.batches(state)))
+    kept = state.strategy[""]
+    torch.testing.assert_close(kept["louder"]["seen"], 10.0 * kept["counting"]["seen"])
+
+
+def test_a_wrapper_that_drops_it_breaks_the_contract():
+    check_strategy(AdversarialTraining())
+    with pytest.raises(ContractError, match=r"Dropping.*Output\.left"):
+        check_strategy(Dropping())
 
 
 @pytest.mark.parametrize("replicas", [None, 2])

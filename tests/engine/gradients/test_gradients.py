@@ -11,9 +11,10 @@ from weft.attacks import PGD
 from weft.core.objective import reduce
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, flatten_groups, number_rows
-from weft.core.strategy import Strategy, weighted_mean
+from weft.core.strategy import Penalty, Strategy, weighted_mean
 from weft.core.trees import tree_map
 from weft.core.weave import weave
+from weft.engine import verbs
 from weft.engine.ambient import ambient
 from weft.engine.build import build, initialize
 from weft.engine.gradients import groups
@@ -79,7 +80,7 @@ def compute(built, params, buffers, batch, strategy, **options):
     at = Place(params, {}, buffers, KEY)
     grouped = "query" in batch or batch["row"].dim() == 2
     route = look(built, "", at, batch, strategy, grouped=grouped, **options)
-    return gradient_of(route, Mapper(), at, batch, strategy, strategy.init(params))
+    return gradient_of(route, Mapper(), at, batch, strategy, verbs.init(strategy, params))
 
 
 def naive(built, params, buffers, batch):
@@ -251,7 +252,7 @@ def test_adversarial_passes_leave_the_statistics_to_the_clean_forward():
 def test_the_penalty_stays_outside_the_vote():
     """With the mask at 1, a penalty inside the groups would bring masked components back."""
 
-    class Pull(Strategy):
+    class Pull(Penalty):
         def penalty(self, params, state):
             return 100.0 * sum((p.square()).sum() for p in params.values())
 

@@ -8,6 +8,7 @@ from torch import nn
 from weft import Learner, Optimizer, weave
 from weft.objectives import Regression
 from weft.strategies import AGEM, EWC, ANDMask, SynapticIntelligence
+from weft.strategies.continual.agem import projected
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 3))
@@ -80,14 +81,14 @@ def test_the_gradient_followed_does_not_oppose_the_memory():
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         g, r = ({n: torch.randn(4, generator=generator) for n in "ab"} for _ in range(2))
-        h, _ = AGEM().steer(g, r, {})
+        h = projected(g, r)
         flat = [torch.cat(list(t.values())) for t in (g, r, h)]
         if flat[0] @ flat[1] >= 0:
             assert torch.equal(flat[2], flat[0])
         else:
             assert abs(float(flat[2] @ flat[1])) < 1e-5
     zero = {n: torch.zeros(4) for n in "ab"}
-    h, _ = AGEM().steer(g, zero, {})
+    h = projected(g, zero)
     assert all(torch.equal(h[n], g[n]) for n in g)
 
 
@@ -102,11 +103,21 @@ def test_draws_are_those_of_the_step_in_pieces_too():
     np.testing.assert_allclose(found[2], found[0], rtol=1e-9)
 
 
+def test_two_memories_project_one_after_the_other():
+    learner = line(weave(AGEM(size=15, rows=15), AGEM(size=15, rows=15)))
+    alone = line(AGEM(size=15, rows=15))
+    for i, task in enumerate(TASKS):
+        learner.partial_fit(*task, task=i)
+        alone.partial_fit(*task, task=i)
+    memories = [learner.training_.runs[0].state.strategy[""][name]["memory"]["rows"]["x"] for name in ("agem", "agem2")]
+    assert torch.equal(*memories)
+    # Both draw all rows of one memory: what the first leaves does not oppose it, so the second changes nothing.
+    np.testing.assert_allclose(learner.predict(np.eye(3)), alone.predict(np.eye(3)), rtol=1e-9)
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="AGEM's size to be an integer >= 1, got -3"):
         line(AGEM(size=-3)).fit(*TASKS[0])
-    with pytest.raises(ValueError, match=r"at most one strategy that recalls rows.*AGEM\(\) and AGEM\(size=3\)"):
-        weave(AGEM(), AGEM(size=3))
     with pytest.raises(ValueError, match="put ANDMask first"):
         weave(AGEM(), ANDMask())
     weave(ANDMask(), AGEM(), SynapticIntelligence())

@@ -103,10 +103,15 @@ def test_an_absent_group_neither_counts_nor_forgets():
     kept = torch.rand(3, 3, generator=draws, dtype=torch.float64)
     state = {"step": torch.tensor(5), "average": kept}
     strategy = Fishr(strength=2.0, ema=0.5)
-    after = strategy.observe(output, batch, state)
+    penalized = strategy.wrap(lambda params, batch: output, state)({}, batch)
+    (left,) = penalized.left
+    one = {"w": torch.ones(1, 2)}
+    combined, after = strategy.combine(one, torch.zeros(1), torch.ones(1), {**state, **left})
+    assert combined["w"].tolist() == [1.0, 1.0]
+    assert after.keys() == state.keys()
+    assert int(after["step"]) == 6
     torch.testing.assert_close(after["average"][2], kept[2])
     torch.testing.assert_close(after["average"][:2], 0.5 * kept[:2] + 0.5 * variance[:2])
-    penalized = strategy.wrap(lambda params, batch: output, state)({}, batch)
     two = variance[:2] + kept[:2]
     expected = 2.0 * (two - two.mean(0)).square().mean()
     torch.testing.assert_close(penalized.losses - output.losses, expected.expand(12))

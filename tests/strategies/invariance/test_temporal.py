@@ -4,6 +4,7 @@ import torch
 
 from weft import Learner, Optimizer
 from weft.core.state import State
+from weft.core.strategy import Move
 from weft.objectives import Classification, Regression
 from weft.sources import Arrays
 from weft.strategies import ANDMask, TemporalANDMask
@@ -79,6 +80,10 @@ def test_without_memory_and_by_sgd_it_is_the_mask():
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
+def moved(step):
+    return Move({"w": step}, {"w": torch.zeros_like(step)}, torch.tensor(0.1), 1, None, None)
+
+
 def test_signs_that_alternate_are_masked_and_signs_that_last_are_not():
     mask, weights = TemporalANDMask(threshold=0.5, decay=0.9), torch.tensor([0.5, 0.5])
     params = {"w": torch.zeros(2)}
@@ -86,7 +91,7 @@ def test_signs_that_alternate_are_masked_and_signs_that_last_are_not():
     for t in range(20):
         g = torch.tensor([1.0, 1e6 * (-1.0) ** t])
         _, state = mask.combine({"w": torch.stack([g, g])}, torch.zeros(2), weights, state)
-    step, _ = mask.update({"w": torch.ones(2)}, params, state)
+    step, _ = mask.update(moved(torch.ones(2)), state)
     assert step["w"].tolist() == [1.0, 0.0]
 
 
@@ -95,7 +100,7 @@ def test_an_absent_environment_is_not_counted():
     state = mask.init({"w": torch.zeros(1)})
     g = {"w": torch.tensor([[1.0], [2.0], [0.0]])}
     _, state = mask.combine(g, torch.zeros(3), torch.tensor([0.5, 0.5, 0.0]), state)
-    assert mask.update({"w": torch.ones(1)}, {"w": torch.zeros(1)}, state)[0]["w"].item() == 1.0
+    assert mask.update(moved(torch.ones(1)), state)[0]["w"].item() == 1.0
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,23 @@ share a batch.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from weft.core.objective import reduce
 from weft.core.random import keyed
 from weft.core.source import Batch, rows_of
-from weft.core.strategy import Loss, Strategy, StrategyState
+from weft.core.strategy import Loss, OwnLoss, Strategy, StrategyState
 from weft.core.trees import Params, tree_map
+from weft.engine import verbs
 from weft.engine.distributed import gather, largest, mean, refuse_moving
 from weft.engine.gradients.groups import by_groups
-from weft.engine.gradients.loss import Parts, Place, Slope, base_loss, differentiate, shares
-from weft.engine.gradients.pooled import pooled, side_by_side
+from weft.engine.gradients.loss import Parts, Place, Slope, base_loss, shares
+from weft.engine.gradients.pooled import mean_loss, pooled, side_by_side, weighed
 from weft.engine.gradients.route import Route, in_groups
 from weft.engine.vectorize import Mapper
 
-__all__ = ["conclude", "gradient", "local", "pool", "shared_axis"]
+__all__ = ["conclude", "gradient", "local", "own_loss", "pool", "shared_axis"]
 
 
 def gradient(route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState) -> Slope:
@@ -38,7 +37,7 @@ def gradient(route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: St
         state: the strategy's.
     """
     parts = _parts(route, mapper, at, batch, strategy, state, whole=True)
-    return conclude(route, parts, at, strategy, state)
+    return conclude(route, mapper, parts, at, batch, strategy, state)
 
 
 def local(route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState) -> Parts:
@@ -98,71 +97,102 @@ def pool(
     pooled["buffers"] = {name: buffers[name] + moved[name] if name in moved else counted[name] for name in after}
     if after and check:
         refuse_moving(after, pooled["buffers"], whole, where)
-    if "recalled" in parts:
-        pooled["recalled"] = parts["recalled"]  # every process recalls the same rows
     return pooled
 
 
-def conclude(route: Route, parts: Parts, at: Place, strategy: Strategy, state: StrategyState) -> Slope:
-    """From the parts of a whole batch to what `gradient` gives: the groups combined, the penalty added."""
-    losses, value, sight = parts["loss"], parts["loss"], strategy.sight
-    state = parts.get("state", state)
+def conclude(
+    route: Route, mapper: Mapper, parts: Parts, at: Place, batch: Batch, strategy: Strategy, state: StrategyState
+) -> Slope:
+    """From the parts of a whole batch to what `gradient` gives: groups combined, steered, the penalties added."""
+    before = state
+
+    def gradient_at(params: Params) -> Params:
+        there = at._replace(params=params)
+        found = _parts(route, mapper, there, batch, strategy, before, whole=True)
+        return _combined(route, found, strategy, before)[0]
+
     with keyed(at.key):
-        if sight.together or not (sight.each or strategy.does("combine")):
-            slopes = parts["gradient"]
-        elif not sight.each:  # the batch is one group
-            one = tree_map(lambda t: t.unsqueeze(0), parts["gradient"])
-            loss = losses.unsqueeze(0)
-            slopes, state = strategy.combine(one, loss, torch.ones_like(loss), state)
-        else:
-            weights = shares(parts["mass"], route.weighting)
-            value = (weights * losses).sum()
-            if "sums" in parts:
-                slopes, state = strategy.conclude(parts["sums"], losses, weights, state)
-            else:
-                slopes, state = strategy.combine(parts["gradient"], losses, weights, state)
+        slopes, value, state = _combined(route, parts, strategy, state)
         if strategy.does("steer"):
-            slopes, state = strategy.steer(slopes, parts.get("recalled"), state)
-        if strategy.does("penalty"):
-            extra = strategy.pull(at.params, state)
-            if extra is None:
-                extra, _ = differentiate(lambda p: (strategy.penalty(p, state), {}), at.params, route.transform)
+            loss = own_loss(route, at, batch, strategy)
+            slopes, state = verbs.through(strategy, "steer", slopes, state, at.params, loss, gradient_at)
+        extra = verbs.pull(strategy, at.params, state)
+        if extra is not None:
             slopes = {name: g + extra[name] for name, g in slopes.items()}
     return slopes, value, parts["buffers"], state
+
+
+def own_loss(route: Route, at: Place, batch: Batch, strategy: Strategy) -> OwnLoss:
+    """The objective's own mean loss, of the whole batch or of other rows, as strategies are given it."""
+    base = base_loss(route.objective, at.others, at.buffers, at.key, route.player)
+    seen = batch.get("query", batch)
+    if strategy.sight.grouped:
+        seen = weighed(seen, route.weighting, next(iter(at.params.values())).dtype)
+
+    def loss(params: Params, rows: Batch | None = None) -> Tensor:
+        if rows is None:
+            return mean_loss(route, base, params, seen)
+        output = base(params, rows)
+        return reduce(output.losses, output.weight)
+
+    return loss
+
+
+def _combined(
+    route: Route, parts: Parts, strategy: Strategy, state: StrategyState
+) -> tuple[Params, Tensor, StrategyState]:
+    """One gradient, the mean loss, and the strategy's state after it has combined the groups."""
+    losses, sight = parts["loss"], strategy.sight
+    if sight.each:
+        weights = shares(parts["mass"], route.weighting)
+        value = (weights * losses).sum()
+        if "sums" in parts:
+            slopes, state = verbs.conclude(strategy, parts["sums"], losses, weights, state)
+        else:
+            slopes, state = verbs.combine(strategy, parts["gradient"], losses, weights, state)
+        return slopes, value, state
+    slopes, loss, left = parts["gradient"], losses.unsqueeze(0), dict(parts.get("left", {}))
+    for name, part, own in verbs.each(strategy, state):
+        if part.does("combine"):  # the batch is one group
+            if part.sees == "all groups":
+                own = _with_left(part, own, left)
+            one = tree_map(lambda t: t.unsqueeze(0), slopes)
+            slopes, after = part.combine(one, loss, torch.ones_like(loss), own)
+            state = verbs.replaced(state, name, after)
+    if left:
+        raise ValueError(
+            f"expected every tree in Output.left to be taken by a strategy that sees all groups and has a combine, got "
+            f"{len(left)} that none of {strategy!r} takes"
+        )
+    return slopes, losses, state
+
+
+def _with_left(part: Strategy, state: StrategyState, left: dict[str, Params]) -> StrategyState:
+    """A part's state, and beside it what its `wrap` has left: the first tree that no part before it has taken."""
+    if not left:
+        raise ValueError(
+            f"expected what {part!r} leaves in Output.left, got nothing: a strategy that wraps its loss has dropped "
+            "it; let it return dataclasses.replace(output, losses=...)"
+        )
+    tree = left.pop(next(iter(left)))
+    if both := tree.keys() & state.keys():
+        raise ValueError(f"expected {part!r} to leave names that its state does not have, got {sorted(both)} in both")
+    return {**state, **tree}
 
 
 def _parts(
     route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState, *, whole: bool
 ) -> Parts:
-    """What the batch gives, and beside it the gradient on the rows that the strategy recalls."""
-
-    def base(buffers: Params) -> Loss:
-        return base_loss(route.objective, at.others, buffers, at.key, route.player)
+    """What the batch gives."""
 
     def wrapped(buffers: Params) -> Loss:
-        return strategy.wrap(base(buffers), state)
+        return verbs.wrap(strategy, base_loss(route.objective, at.others, buffers, at.key, route.player), state)
 
     with keyed(at.key):
         if strategy.sees == "rows":
-            parts = pooled(route, wrapped, at.params, at.buffers, batch)
-        elif strategy.sight.together:
+            return pooled(route, wrapped, at.params, at.buffers, batch)
+        if strategy.sight.together:
             together = side_by_side(batch, route.weighting, next(iter(at.params.values())).dtype)
-            seen = partial(strategy.observe, state=state)
-            parts = pooled(route, wrapped, at.params, at.buffers, together, seen)
-        else:
-            groups = in_groups(batch, strategy, route.grouped)
-            parts = by_groups(route, mapper, wrapped, at.params, at.buffers, groups, strategy, whole=whole)
-        rows = strategy.recall(batch, state) if strategy.does("recall") else None
-        if rows is not None:
-            parts["recalled"] = _recalled(route, base(at.buffers), at.params, rows)
-    return parts
-
-
-def _recalled(route: Route, loss: Loss, params: Params, rows: Batch) -> Params:
-    """The gradient of the objective's own mean loss on rows that a strategy recalls."""
-
-    def scalar(p: Params) -> tuple[Tensor, Params]:
-        output = loss(p, rows)
-        return reduce(output.losses, output.weight), {}
-
-    return differentiate(scalar, params, route.transform)[0]
+            return pooled(route, wrapped, at.params, at.buffers, together)
+        groups = in_groups(batch, strategy, route.grouped)
+        return by_groups(route, mapper, wrapped, at.params, at.buffers, groups, strategy, whole=whole)

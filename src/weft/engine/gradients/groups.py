@@ -12,11 +12,12 @@ from torch.func import grad_and_value
 
 from weft.core.objective import reduce
 from weft.core.source import Batch
-from weft.core.strategy import Strategy, StrategyState
+from weft.core.strategy import Strategy, StrategyState, Summing
 from weft.core.trees import Params, tree_add, tree_map
 from weft.engine.gradients.loss import Parts, Wrapped, counted, differentiate, masses, shares
 from weft.engine.gradients.route import Route
 from weft.engine.vectorize import Mapper, in_chunks
+from weft.engine.verbs import sums_of
 
 __all__ = ["by_groups"]
 
@@ -67,8 +68,9 @@ def by_groups(
         return gradients, (losses, {})
 
     spread = _spread(buffers, len(weights))
-    if route.chunk < len(weights) and strategy.does("summarize") and whole:
-        parts = _summed(some, spread, batch, weights, route.chunk, strategy)
+    summing = sums_of(strategy)
+    if route.chunk < len(weights) and summing is not None and whole:
+        parts = _summed(some, spread, batch, weights, route.chunk, summing)
         parts["mass"] = mass
         return parts
     gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), route.chunk)
@@ -108,7 +110,7 @@ def _summed(
     batch: Batch,
     weights: Tensor,
     chunk: int,
-    strategy: Strategy,
+    summing: Summing,
 ) -> Parts:
     """Sums over the groups in place of their gradients: no more of those than fit the bound are ever there."""
     sums: StrategyState = {}
@@ -118,7 +120,7 @@ def _summed(
         window = slice(start, start + chunk)
         part, held = (tree_map(itemgetter(window), tree) for tree in (batch, spread))
         gradients, (values, left) = some(held, part)
-        more = strategy.summarize(gradients, weights[window])
+        more = summing.summarize(gradients, weights[window])
         del gradients
         sums = tree_add(sums, more) if sums else more
         losses.append(values)

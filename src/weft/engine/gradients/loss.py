@@ -48,8 +48,7 @@ class Parts(TypedDict, total=False):
 
     The `gradient` and `loss` of its mean or of each group, their `mass` (how much they count; of a mean without
     weights its number of `rows`), the `buffers` after the forward; the `sums` over the groups in place of their
-    gradients, where those are too many; the strategy's `state` where it observes, and the gradient of the rows it
-    recalls (`recalled`).
+    gradients, where those are too many; what strategies have `left` in the output of a pass over all groups.
     """
 
     gradient: Params
@@ -58,8 +57,7 @@ class Parts(TypedDict, total=False):
     rows: int
     buffers: Params
     sums: StrategyState
-    state: StrategyState
-    recalled: Params
+    left: dict[str, Params]
 
 
 def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor, player: str) -> Loss:

@@ -15,6 +15,7 @@ from weft.core.strategy import Loss, Strategy
 from weft.core.trees import Params, tree_map
 from weft.engine.gradients.layers import GroupGradients
 from weft.engine.gradients.loss import Place, base_loss
+from weft.engine.verbs import sums_of
 
 __all__ = ["Route", "in_groups", "look", "saved_bytes"]
 
@@ -84,7 +85,7 @@ def look(
     layers = _layers(objective, loss, params, batch, strategy)
     if layers is not None:
         size += layers.bytes * rows_of(group)
-    beside = 4 * gradients if strategy.does("summarize") else 0
+    beside = 4 * gradients if sums_of(strategy) is not None else 0
     return made(bytes=size, chunk=max(1, (memory - beside) // max(size, 1)), layers=layers)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch.func import grad
 
-from weft.core.source import Batch
-from weft.core.strategy import StrategyState
+from weft.core.strategy import GradientAt, OwnLoss, StrategyState
 from weft.core.trees import Params
 from weft.strategies.continual.memory import Remembering
 
-__all__ = ["AGEM"]
+__all__ = ["AGEM", "projected"]
 
 
 class AGEM(Remembering):
@@ -33,18 +33,20 @@ class AGEM(Remembering):
 
     Example:
         >>> import torch
-        >>> g, r = {"w": torch.tensor([1.0, -1.0])}, {"w": torch.tensor([0.0, 2.0])}
-        >>> AGEM().steer(g, r, {})[0]
+        >>> projected({"w": torch.tensor([1.0, -1.0])}, {"w": torch.tensor([0.0, 2.0])})
         {'w': tensor([1., 0.])}
     """
 
-    def recall(self, batch: Batch, state: StrategyState) -> Batch | None:
-        return self.drawn(state)
+    def steer(
+        self, gradient: Params, params: Params, loss: OwnLoss, gradient_at: GradientAt, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        rows = self.drawn(state)
+        return (gradient if rows is None else projected(gradient, grad(loss)(params, rows))), state
 
-    def steer(self, gradient: Params, recalled: Params | None, state: StrategyState) -> tuple[Params, StrategyState]:
-        if recalled is None:
-            return gradient, state
-        along = torch.stack([(g * recalled[name]).sum() for name, g in gradient.items()]).sum()
-        square = torch.stack([r.square().sum() for r in recalled.values()]).sum()
-        opposed = along.clamp_max(0.0) / square.clamp_min(torch.finfo(square.dtype).tiny)
-        return {name: g - opposed * recalled[name] for name, g in gradient.items()}, state
+
+def projected(g: Params, r: Params) -> Params:
+    """The nearest to g that does not oppose r."""
+    along = torch.stack([(value * r[name]).sum() for name, value in g.items()]).sum()
+    square = torch.stack([value.square().sum() for value in r.values()]).sum()
+    opposed = along.clamp_max(0.0) / square.clamp_min(torch.finfo(square.dtype).tiny)
+    return {name: value - opposed * r[name] for name, value in g.items()}

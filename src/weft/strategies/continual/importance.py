@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState
+from weft.core.strategy import Penalty, StrategyState
 from weft.core.trees import Params
 
 __all__ = ["Importance"]
 
 
-class Importance(Strategy):
+class Importance(Penalty):
     """Adds strength sum_i Omega_i (theta_i - theta*_i)^2 to the loss: theta* is what the latest task reached, Omega
     the importances of all tasks so far. The memory is that of one task."""
 

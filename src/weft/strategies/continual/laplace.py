@@ -11,7 +11,7 @@ from weft.core import random
 from weft.core.configured import Range
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
-from weft.core.strategy import Local, Strategy, StrategyState
+from weft.core.strategy import Local, Penalty, StrategyState
 from weft.core.trees import Params
 from weft.strategies.continual.curvature import (
     CURVATURES,
@@ -31,7 +31,7 @@ _FISHERS = ("true", "sampled", "empirical")
 _PENALTIES = ("per_task", "latest", "online")
 
 
-class Laplace(Strategy):
+class Laplace(Penalty):
     """Carries an approximate posterior along: what earlier tasks left is the prior of the next.
 
     Since log p(theta | D_1, D_2) = log p(D_2 | theta) + log p(theta | D_1) + const, the posterior of earlier tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from weft.core.strategy import Local, StrategyState
+from weft.core.strategy import GradientAt, Local, Move, OwnLoss, StrategyState
 from weft.core.trees import Params
 from weft.strategies.continual.importance import Importance
 
@@ -64,12 +64,14 @@ class SynapticIntelligence(Importance):
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
         return {**super().init(params), "path": zeros, "gradient": {name: z.clone() for name, z in zeros.items()}}
 
-    def steer(self, gradient: Params, recalled: Params | None, state: StrategyState) -> tuple[Params, StrategyState]:
+    def steer(
+        self, gradient: Params, params: Params, loss: OwnLoss, gradient_at: GradientAt, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
         return gradient, {**state, "gradient": gradient}
 
-    def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
-        path = {name: p - state["gradient"][name] * step[name] for name, p in state["path"].items()}
-        return step, {**state, "path": path}
+    def update(self, move: Move, state: StrategyState) -> tuple[Params, StrategyState]:
+        path = {name: p - state["gradient"][name] * move.step[name] for name, p in state["path"].items()}
+        return move.step, {**state, "path": path}
 
     def consolidate(self, local: Local, state: StrategyState, task: str) -> StrategyState:
         importance = {}

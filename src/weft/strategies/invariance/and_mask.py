@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState, chosen, weighted_mean
+from weft.core.strategy import StrategyState, Summing, chosen, weighted_mean
 from weft.core.trees import Params
 
 __all__ = ["ANDMask"]
 
 
-class ANDMask(Strategy):
+class ANDMask(Summing):
     """Follows a gradient component only where enough environments agree on its sign.
 
     With the gradients g_e of d environments, a component of their mean is kept where
@@ -57,11 +57,6 @@ class ANDMask(Strategy):
             raise ValueError(f"expected ANDMask's threshold in [0, 1], got {self.threshold!r}")
         if self.each not in ("environment", "example"):
             raise ValueError(f"expected ANDMask's each to be 'environment' or 'example', got {self.each!r}")
-
-    def combine(
-        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
-    ) -> tuple[Params, StrategyState]:
-        return self.conclude(self.summarize(gradients, weights), losses, weights, state)
 
     def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
         """The weighted `mean`, and the `balance` of signs: how many are positive less how many are negative.

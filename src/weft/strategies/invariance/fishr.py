@@ -81,15 +81,19 @@ class Fishr(Aligning):
             count = present.sum().clamp_min(1.0)
             apart = (smooth - (present @ smooth) / count).square().mean(1) @ present / count
             on = (state["step"] >= self.anneal).to(apart.dtype)
-            return replace(output, losses=output.losses + self.strength * on * apart)
+            left = {"variance": variance.detach(), "present": present}
+            return replace(output, losses=output.losses + self.strength * on * apart, left=(*output.left, left))
 
         return aligned
 
-    def observe(self, output: Output, batch: Batch, state: StrategyState) -> StrategyState:
-        variance, present = gradient_variance(output, batch)
-        before = self._average(state, variance)
-        after = torch.lerp(variance.detach(), before, self.ema)
-        return {"step": state["step"] + 1, "average": torch.where(present.unsqueeze(1) > 0, after, before)}
+    def combine(
+        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
+    ) -> tuple[Params, StrategyState]:
+        """One gradient, of the pass over all groups; what that left moves the averages."""
+        before = self._average(state, state["variance"])
+        after = torch.lerp(state["variance"], before, self.ema)
+        average = torch.where(state["present"].unsqueeze(1) > 0, after, before)
+        return {name: g[0] for name, g in gradients.items()}, {"step": state["step"] + 1, "average": average}
 
     def _average(self, state: StrategyState, like: Tensor) -> Tensor:
         """The moving averages; zero at first, and where the environments are others than before."""

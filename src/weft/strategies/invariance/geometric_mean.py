@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState, weighted_mean
+from weft.core.strategy import StrategyState, Summing, weighted_mean
 from weft.core.trees import Params
 
 __all__ = ["GeometricMean"]
 
 
-class GeometricMean(Strategy):
+class GeometricMean(Summing):
     """Averages the environments' gradients geometrically, where they agree on the sign.
 
     With the gradients g_e of d environments, weighted by w_e (1 / d where they are alike), a component is
@@ -57,11 +57,6 @@ class GeometricMean(Strategy):
             raise ValueError(f"expected GeometricMean's threshold in [0, 1], got {self.threshold!r}")
         if not isinstance(self.fallback, bool):
             raise TypeError(f"expected GeometricMean's fallback to be True or False, got {self.fallback!r}")
-
-    def combine(
-        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
-    ) -> tuple[Params, StrategyState]:
-        return self.conclude(self.summarize(gradients, weights), losses, weights, state)
 
     def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
         """The weighted sum of `log` |g_e|, the `balance` of signs, the number of `zeros`, and the arithmetic `mean`.

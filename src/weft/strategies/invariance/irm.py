@@ -7,7 +7,7 @@ from torch.func import grad
 
 from weft.core.objective import Objective, Output, reduce
 from weft.core.source import Batch
-from weft.core.strategy import Loss, StrategyState
+from weft.core.strategy import Loss, Move, StrategyState
 from weft.core.trees import Params
 from weft.strategies.invariance.annealing import Annealed
 
@@ -79,5 +79,5 @@ class IRM(Annealed):
 
         return penalized
 
-    def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
-        return step, {"step": state["step"] + 1} if self.anneal else state
+    def update(self, move: Move, state: StrategyState) -> tuple[Params, StrategyState]:
+        return move.step, {"step": state["step"] + 1} if self.anneal else state

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState, weighted_mean
+from weft.core.strategy import StrategyState, Summing, weighted_mean
 from weft.core.trees import Params
 
 __all__ = ["SANDMask"]
 
 
-class SANDMask(Strategy):
+class SANDMask(Summing):
     """Weighs each gradient component by the environments' agreement on its sign and its size.
 
     With the gradients g_e of d environments, a component of their mean is multiplied by
@@ -56,11 +56,6 @@ class SANDMask(Strategy):
             raise ValueError(f"expected SANDMask's threshold in [0, 1], got {self.threshold!r}")
         if not float(self.steepness) > 0.0:
             raise ValueError(f"expected SANDMask's steepness > 0, got {self.steepness!r}")
-
-    def combine(
-        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
-    ) -> tuple[Params, StrategyState]:
-        return self.conclude(self.summarize(gradients, weights), losses, weights, state)
 
     def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
         """The weighted `mean`; the `balance` of signs; the plain `sum` and the sum of the `squares`.

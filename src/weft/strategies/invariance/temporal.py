@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState, chosen, weighted_mean
+from weft.core.strategy import Move, StrategyState, Summing, chosen, weighted_mean
 from weft.core.trees import Params
 
 __all__ = ["TemporalANDMask"]
 
 
-class TemporalANDMask(Strategy):
+class TemporalANDMask(Summing):
     """Takes a component of the optimizer's step only where gradients of recent steps agree on its sign.
 
     A moving average of signs, corrected for its start at zero as Adam's averages are, masks the step u_t
@@ -46,8 +46,8 @@ class TemporalANDMask(Strategy):
         >>> state = mask.init({"w": torch.zeros(2)})
         >>> for g in ([1.0, 1.0], [1.0, -1.0]):
         ...     _, state = mask.combine({"w": torch.tensor([g])}, torch.zeros(1), torch.ones(1), state)
-        >>> mask.update({"w": torch.tensor([-0.1, -0.1])}, {"w": torch.zeros(2)}, state)[0]
-        {'w': tensor([-0.1000,  0.0000])}
+        >>> state["average"]["w"] / (1 - 0.5**2)
+        tensor([ 1.0000, -0.3333])
     """
 
     sees = chosen("each", environment="groups", batch="rows")
@@ -76,11 +76,6 @@ class TemporalANDMask(Strategy):
         average = {n: torch.zeros_like(p, dtype=_wide(p)) for n, p in params.items()}
         return {"average": average, "step": torch.zeros((), dtype=torch.int64)}
 
-    def combine(
-        self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
-    ) -> tuple[Params, StrategyState]:
-        return self.conclude(self.summarize(gradients, weights), losses, weights, state)
-
     def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
         """The weighted `mean`, and the sum of the environments' `signs` where those are averaged."""
         sums: StrategyState = {"mean": weighted_mean(gradients, weights)}
@@ -98,12 +93,12 @@ class TemporalANDMask(Strategy):
             average[name] = (self.decay * a + (1.0 - self.decay) * s).to(a.dtype)
         return sums["mean"], {"average": average, "step": state["step"] + 1}
 
-    def update(self, step: Params, params: Params, state: StrategyState) -> tuple[Params, StrategyState]:
+    def update(self, move: Move, state: StrategyState) -> tuple[Params, StrategyState]:
         corrected = 1.0 - self.decay ** state["step"]
         # A full agreement reaches a threshold of 1 up to the average's rounding.
         least = (self.threshold - 1e-5) * corrected
-        masked = {n: torch.where(state["average"][n].abs() >= least, s, 0.0) for n, s in step.items()}
-        return {n: m - self.shrink * params[n] for n, m in masked.items()}, state
+        masked = {n: torch.where(state["average"][n].abs() >= least, s, 0.0) for n, s in move.step.items()}
+        return {n: m - self.shrink * move.params[n] for n, m in masked.items()}, state
 
 
 def _wide(t: Tensor) -> torch.dtype:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
-from weft.core.strategy import Strategy, StrategyState
+from weft.core.strategy import Penalty, StrategyState
 from weft.core.trees import Params
 
 __all__ = ["L1", "L2"]
 
 
-class _Size(Strategy):
+class _Size(Penalty):
     """A norm of the parameters, times a strength."""
 
     neutral = {"strength": 0.0}
