@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from weft import Classifier, Learner, weave
+from weft import Classifier, Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.core.objective import Output, reduce
 from weft.core.strategy import Strategy
@@ -28,8 +28,13 @@ from weft.objectives import GAN, REINFORCE, Regression
 from weft.sources import Arrays, Episodes, Rollouts
 from weft.strategies import (
     AGEM,
+    EMA,
     EWC,
+    LBFGS,
     MAML,
+    SAM,
+    SGLD,
+    SWA,
     AdversarialTraining,
     ANDMask,
     Laplace,
@@ -44,6 +49,7 @@ X = rng.normal(size=(41, 4))
 Y = (X[:, 0] + 0.5 * X[:, 1] * X[:, 2] > 0).astype(int)
 SITE = np.repeat([0, 1, 2], [24, 10, 7])  # ragged, and odd after halving
 WEIGHT = rng.uniform(0.5, 2.0, size=41)
+PLAIN = Optimizer("sgd", lr=0.3)
 COMMON = {"epochs": 2, "batch_size": 7, "dtype": "float64", "device": "cpu", "random_state": 3}
 
 
@@ -200,6 +206,17 @@ CASES = {
         Classifier(Buffers, strategy=ANDMask(threshold=0.3), **COMMON).fit(X, Y, environment=SITE)
     ),
     "rollouts": play,
+    "sharpness": lambda: classify(SAM(radius=0.2), environment=None, accumulate=2, optimizer=PLAIN),
+    "sharpness under a mask": lambda: classify(weave(ANDMask(threshold=0.3), SAM(radius=0.2)), weight=WEIGHT),
+    "sharpness, replicas": lambda: classify(
+        SAM(), environment=None, replicas={"strategy__radius": [0.1, 0.3], "random_state": [1, 2]}
+    ),
+    "langevin": lambda: classify(SGLD(temperature=0.5), environment=None, optimizer=PLAIN),
+    "quasi-newton": lambda: classify(LBFGS(history=3), environment=None, optimizer=PLAIN),
+    "quasi-newton of environments, replicas": lambda: classify(
+        weave(ANDMask(threshold=0.0), LBFGS(history=3)), weighting="group", optimizer=PLAIN, replicas=2
+    ),
+    "averages": lambda: classify(weave(EMA(decay=0.7), SWA(start=3)), environment=None, validation=0.3, patience=1),
 }
 
 

@@ -21,8 +21,11 @@ def bits(tensor):
 
 
 def differences(before, after, within=0.0):
-    """Names of what differs, with how much."""
+    """Names of what differs, with how much; a training that was not there before has nothing to differ from."""
     (old, old_texts), (new, new_texts) = before, after
+    fresh = new_texts.keys() - old_texts.keys()
+    new = {name: tensor for name, tensor in new.items() if name.partition(":")[0] not in fresh}
+    new_texts = {name: text for name, text in new_texts.items() if name not in fresh}
     odd = dict.fromkeys(old.keys() ^ new.keys() | old_texts.keys() ^ new_texts.keys(), "only in one of them")
     odd |= {name: "stopped otherwise" for name in old_texts if new_texts.get(name) != old_texts[name]}
     for name in old.keys() & new.keys():
@@ -51,6 +54,7 @@ def main():
     print(
         f"{len(before[0])} tensors of {len(before[1])} trainings: "
         + (f"{len(odd)} differ" if odd else f"the same, {same}")
+        + f"; {len(after[1].keys() - before[1].keys())} trainings are new"
     )
     raise SystemExit(bool(odd))
 

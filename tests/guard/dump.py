@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import weft
-from weft import Learner, Optimizer, weave
+from weft import Learner, Optimizer, strategies, weave
 from weft.attacks import PGD
 from weft.data import CartPole, FiniteMDP, ring, sinusoids
 from weft.nets import MLP
@@ -110,6 +110,16 @@ STRATEGIES = {
     "adversarial, ewc, and-mask": weave(AdversarialTraining(PGD(eps=0.05)), EWC(), ANDMask(threshold=0.5)),
     "mmd, l2": weave(MMD(strength=0.5), L2(strength=1e-2)),
 }
+PLAIN = Optimizer("sgd", lr=0.1)
+if hasattr(strategies, "SAM"):  # younger than the guard
+    STRATEGIES |= {
+        "sam": strategies.SAM(radius=0.1),
+        "ema": strategies.EMA(decay=0.7),
+        "swa": strategies.SWA(start=5),
+        "sgld": strategies.SGLD(temperature=0.1, draws=2, start=5),
+        "lbfgs": strategies.LBFGS(history=3, trials=2),
+        "and-mask, sam, ema": weave(ANDMask(threshold=0.4), strategies.SAM(), strategies.EMA()),
+    }
 
 
 def noisy(inputs, outputs):
@@ -142,8 +152,9 @@ class Cases:
                 net = None if "example" in name or name.startswith("laplace") or name == "fishr" else noisy
                 if name.startswith("fishr"):
                     net = None
+                own = {"optimizer": PLAIN} if getattr(strategy, "own_step", False) else {}
                 learner = self.learner(
-                    Classification(net, hidden=(12,)), strategy=strategy, epochs=3, replicas=replicas
+                    Classification(net, hidden=(12,)), strategy=strategy, epochs=3, replicas=replicas, **own
                 )
                 yield f"{name}, {replicas or 1}", learner.fit(X, LABEL, environment=SITE, task=TASK)
 

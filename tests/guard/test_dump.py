@@ -26,4 +26,6 @@ def test_one_bit_is_a_difference():
     assert list(differences(({"a": value}, texts), ({"a": other}, texts))) == ["a"]
     assert list(differences(({"a": zeros[0]}, texts), ({"a": zeros[1]}, texts))) == ["a"]
     assert list(differences(({"a": value}, texts), ({}, texts))) == ["a"]
+    assert list(differences(({}, texts), ({"case:a": value}, texts))) == ["case:a"]
+    assert differences(({}, texts), ({"more:a": value}, {**texts, "more": "completed"})) == {}
     assert list(differences(({}, texts), ({}, {"case": "diverged"}))) == ["case"]

@@ -34,6 +34,8 @@ class State:
         origin: the step at which the current source began to be read.
         active: whether training goes on; false once stopped early or diverged.
         stopped: why each stopped replica stopped, by number (0 for a single run).
+        statistics: the buffers under the parameters that answer, by the answer's number, where the strategy has others
+            answer than those trained, and where buffers depend on them.
         best: the best progress so far, the parameters and buffers then, and evaluations since.
         tally: since the last record: the sum of each loss with its number of steps, and who was active.
         tasks: names of the tasks that were consolidated, in order.
@@ -52,6 +54,7 @@ class State:
     clock: Tensor | None = None
     active: Tensor = field(default_factory=lambda: torch.tensor(True))
     stopped: dict[int, str] = field(default_factory=dict)
+    statistics: dict[str, Params] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)
     tally: dict[str, Any] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
@@ -94,6 +97,7 @@ class State:
             buffers=tree_map(lambda t: t[k], self.buffers),
             seeds=self.seeds[k],
             strategy=tree_map(lambda t: t[k], self.strategy),
+            statistics=tree_map(lambda t: t[k], self.statistics),
             step=self.step,
             origin=self.origin,
             active=self.active[k],

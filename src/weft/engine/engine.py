@@ -305,7 +305,7 @@ class Engine:
         """The norm of a gradient over all parameters, per replica."""
         if self.replicas is None:
             return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
-        norms = [torch.linalg.vector_norm(g.flatten(1), dim=-1) for g in gradient.values()]
+        norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=-1) for g in gradient.values()]
         return torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
     def settle(self, state: State, player: str = "") -> None:
@@ -432,6 +432,15 @@ class Engine:
             every = [after.get(k, nothing) for k in range(self.replicas or 1)]
             state.strategy[player] = self._joined(every)
         state.tasks = [t for t in state.tasks if t != task] + [task]
+
+    def forget(self, run: State) -> None:
+        """Lets the parameters of one run answer themselves, whatever of earlier ones the strategy has kept for that."""
+        for player, state in run.strategy.items():
+            params = {n: run.params[n] for n in self.names[player]}
+            for name, part, _ in verbs.each(self.strategy, state):
+                if part.does("answer"):
+                    state = verbs.replaced(state, name, part.init(params))
+            run.strategy[player] = state
 
     def adapt(self, run: State, batch: Batch) -> Params:
         """One run's parameters, adapted by the strategy to a few examples, as in training."""

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from weft.core.source import Batch, Source
 from weft.core.state import State
+from weft.core.trees import tree_map
+from weft.engine.answering import measured, renew
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine, loss_name
@@ -145,12 +148,14 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
                 history.append({**record, "seconds": time.perf_counter() - started})
                 yield history[-1]
             if anywhere(plan.pause.asked):
+                renew(engine, state, source)
                 raise KeyboardInterrupt
     except Diverged:
         history.append({"step": state.step, "epoch": len(history) + 1, "seconds": time.perf_counter() - started})
         if state.replicas is None:
             raise
         warnings.warn("every replica has diverged; the run stops", RuntimeWarning, stacklevel=2)
+    renew(engine, state, source)
     _restore_best(state, plan)
     for k in range(state.replicas or 1):
         state.stopped.setdefault(k, f"completed {plan.steps} steps")
@@ -166,7 +171,8 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         moves = {loss_name(player) for player in engine.players} | {"loss"}  # those come from the steps
         values.update({n: v for n, v in measures.items() if n not in moves})
     if plan.validation is not None:
-        measures = engine.measure(state, engine.once(plan.validation, state, plan.rows))
+        renew(engine, state, source)
+        measures = measured(engine, state, partial(engine.once, plan.validation, rows=plan.rows))
         values.update({f"valid_{name}": v for name, v in measures.items()})
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.
@@ -189,17 +195,13 @@ def _keep_best(engine: Engine, state: State, plan: Plan, values: dict[str, Tenso
     if not state.best:
         state.best = {"value": torch.full_like(now, math.inf), "waited": torch.zeros_like(now, dtype=torch.int64)}
         if plan.patience is not None:
-            for kind, tree in (("params", state.params), ("buffers", state.buffers)):
-                state.best[kind] = {name: t.clone() for name, t in tree.items()}
+            state.best |= tree_map(torch.clone, _kept(engine, state))
     better = state.active & (now < state.best["value"] - plan.tolerance * state.best["value"].abs().clamp_max(1.0))
     state.best["value"] = torch.where(better, now, state.best["value"])
     state.best["waited"] = torch.where(better, 0, state.best["waited"] + 1)
     if plan.patience is None:
         return
-    for kind, tree in (("params", state.params), ("buffers", state.buffers)):
-        for name, t in tree.items():
-            kept = state.best[kind][name]
-            kept.copy_(torch.where(better.reshape(better.shape + (1,) * (t.dim() - better.dim())), t, kept))
+    state.best |= _where(better, _kept(engine, state), state.best)
     late = state.active & (state.best["waited"] >= plan.patience)
     if bool(late.any()):
         for k in torch.nonzero(late.reshape(-1)).flatten().tolist():
@@ -207,8 +209,28 @@ def _keep_best(engine: Engine, state: State, plan: Plan, values: dict[str, Tenso
         state.active.logical_and_(~late)
 
 
+def _kept(engine: Engine, state: State) -> dict[str, Any]:
+    """What early stopping puts back: what was trained, and what makes other parameters answer in its place."""
+    kept: dict[str, Any] = {"params": state.params, "buffers": state.buffers}
+    others = {"strategy": state.strategy, "statistics": state.statistics}
+    return {**kept, **others} if engine.strategy.does("answer") else kept
+
+
+def _where(better: Tensor, now: Any, before: Any) -> Any:
+    """A tree's tensors where it is better, else those of the tree before (unless it has grown since)."""
+    if isinstance(now, dict):
+        return {name: _where(better, value, before.get(name)) for name, value in now.items()}
+    if before is None or before.shape != now.shape:
+        return now.clone()
+    return torch.where(better.reshape(better.shape + (1,) * (now.dim() - better.dim())), now, before)
+
+
 def _restore_best(state: State, plan: Plan) -> None:
-    if plan.patience is not None and "params" in state.best:
-        for kind, tree in (("params", state.params), ("buffers", state.buffers)):
-            for name, t in tree.items():
-                t.copy_(state.best[kind][name])
+    if plan.patience is None or "params" not in state.best:
+        return
+    for kind, tree in (("params", state.params), ("buffers", state.buffers)):
+        for name, t in tree.items():
+            t.copy_(state.best[kind][name])
+    for kind in ("strategy", "statistics"):
+        if kind in state.best:
+            setattr(state, kind, tree_map(torch.clone, state.best[kind]))

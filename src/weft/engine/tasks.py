@@ -16,7 +16,7 @@ from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
 from weft.engine.gradients.squares import Passes, squares
 
-__all__ = ["adapted", "consolidated"]
+__all__ = ["adapted", "consolidated", "in_order"]
 
 
 def consolidated(
@@ -37,17 +37,22 @@ def consolidated(
     key = fold(key_of(run.seeds), "consolidate", task)
 
     def batches() -> Iterator[Batch]:
-        first = 0
-        for batch in source.once(run, rows):
-            numbered = number_rows(batch, 1)
-            yield numbered if "row" in batch else {**numbered, "row": numbered["row"] + first}
-            first += rows_of(batch)
+        return in_order(source, run, rows)
 
     passes = Passes(run.objective, params, others, run.buffers, batches, key, player)
     sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
     local = Local(run.objective, params, *sums, batches, partial(call, run, key=fold(key, "ask")))
     with keyed(key):
         return verbs.consolidate(strategy, local, run.strategy[player], task)
+
+
+def in_order(source: Source, run: State, rows: int) -> Iterator[Batch]:
+    """One pass over the data of one run, so many rows at a time, numbered through."""
+    first = 0
+    for batch in source.once(run, rows):
+        numbered = number_rows(batch, 1)
+        yield numbered if "row" in batch else {**numbered, "row": numbered["row"] + first}
+        first += rows_of(batch)
 
 
 def adapted(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> Params:

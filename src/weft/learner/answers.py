@@ -23,6 +23,7 @@ from weft.core.objective import Objective
 from weft.core.random import fold, key_of
 from weft.core.source import Batch
 from weft.core.strategy import Strategy
+from weft.engine.answering import answers
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.settings import DTYPES, as_strategy
 from weft.learner.training import Run, Training
@@ -33,14 +34,14 @@ _ROWS = 8192  # rows at a time when a capability is asked
 
 
 def _answering(training: Training, best: int | None) -> list[Run]:
-    """The replicas that answer: all that did not diverge; after a sweep, the best."""
-    every = training.every
+    """The runs that answer: of all replicas that did not diverge; after a sweep, of the best."""
+    every = training.answering
     if best is not None:
-        return [every[best]]
-    sound = [run for run, diverged in zip(every, training.diverged, strict=True) if not diverged]
+        return every[best]
+    sound = [runs for runs, diverged in zip(every, training.diverged, strict=True) if not diverged]
     if not sound:
         raise NotFittedError("expected a trained replica, got none: every one has diverged; see stop_reason_")
-    return sound
+    return [run for runs in sound for run in runs]
 
 
 def _ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
@@ -95,6 +96,16 @@ def _module_of(run: Run) -> Objective:
         for name, buffer in module.named_buffers():
             buffer.copy_(state.buffers[name])
     return module.eval()
+
+
+def _only(runs: list[Run]) -> Run:
+    """The one run that answers."""
+    if len(runs) > 1:
+        raise ValueError(
+            f"expected one set of parameters that answers, got {len(runs)}, which {runs[0].engine.strategy!r} keeps; "
+            "they answer together and cannot be one module"
+        )
+    return runs[0]
 
 
 def _offered(name: str) -> Callable[[Answers], bool]:
@@ -158,7 +169,7 @@ class Answers(BaseEstimator):
             k: which replica; None for the only one, or after a sweep the best.
         """
         check_is_fitted(self)
-        every = self.training_.every
+        every = self.training_.answering
         if k is None and len(every) > 1 and not isinstance(self.replicas, dict):
             raise ValueError(
                 f"expected the number of one of {len(every)} replicas, got None; trained_module(0) is the first"
@@ -166,7 +177,7 @@ class Answers(BaseEstimator):
         k = (self.best_replica_ if isinstance(self.replicas, dict) else 0) if k is None else k
         if not -len(every) <= k < len(every):
             raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
-        return _module_of(every[k])
+        return _module_of(_only(every[k]))
 
     def _ask(self, name: str, rows: Tensor) -> NDArray[Any]:
         return _ask(self._answering(), name, rows)
@@ -236,7 +247,9 @@ class Answers(BaseEstimator):
         adapted = copy.copy(self)
         runs = [run for k in range(len(self.seeds_)) for run in self.replica(k).training_.runs]
         for engine, state in runs:
-            state.params = engine.adapt(state, batch)
+            answer = _only([Run(engine, one) for one in answers(engine, state)]).state
+            state.params, state.buffers, state.statistics = engine.adapt(answer, batch), answer.buffers, {}
+            engine.forget(state)
             engine.prepare(state)
         adapted.training_ = replace(self.training_, runs=runs)
         return adapted

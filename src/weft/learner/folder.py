@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "load", "save"]
 
 _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
+_LATER = ("statistics",)  # which runs kept by earlier versions do not have
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
 _FITTED = ("classes_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
 
@@ -72,7 +73,7 @@ def _tree(learner: Learner) -> Json:
     training = learner.training_
     runs = []
     for engine, state in training.runs:
-        kept = {name: getattr(state, name) for name in _STATE}
+        kept = {name: getattr(state, name) for name in (*_STATE, *_LATER)}
         kept["optimizers"] = {player: optimizer.state_dict() for player, optimizer in state.optimizers.items()}
         kept["schedulers"] = {player: s.state_dict() for player, s in engine.schedulers.items()}
         runs.append(kept)
@@ -116,6 +117,7 @@ def _restore(engine: Engine, kept: dict[str, Any], device: torch.device) -> Stat
         return tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, value)
 
     fields = {name: moved(kept[name]) for name in _STATE if name != "tally"}
+    fields |= {name: moved(kept[name]) for name in _LATER if name in kept}
     tally = {n: moved(v) if not isinstance(v, tuple) else tuple(map(moved, v)) for n, v in kept["tally"].items()}
     state = State(objective=engine.objective, replicas=engine.replicas, tally=tally, **fields)
     engine.prepare(state)

@@ -298,7 +298,10 @@ def solve_all(runs: list[Run], source: Source) -> None:
 
 def copied(run: Run, settings: Settings) -> Run:
     """One replica as a run of its own, with copies of its tensors and fresh optimizers."""
-    trees = {name: tree_map(Tensor.clone, getattr(run.state, name)) for name in ("params", "buffers", "strategy")}
+    trees = {
+        name: tree_map(Tensor.clone, getattr(run.state, name))
+        for name in ("params", "buffers", "strategy", "statistics")
+    }
     state = replace(run.state, **trees, optimizers={}, best={})
     engine = make_engine(settings, run.engine.objective, run.engine)
     engine.adopt(run.engine)

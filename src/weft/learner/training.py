@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.core.configured import closest
 from weft.core.source import Batch, Spec
 from weft.core.state import State
+from weft.engine.answering import answers, measured
 from weft.engine.engine import Engine
 from weft.engine.loop import History
 
@@ -79,6 +80,16 @@ class Training:
         return [Run(engine, state.replica(k)) for engine, state in self.runs for k in range(state.replicas or 1)]
 
     @property
+    def answering(self) -> list[list[Run]]:
+        """Every replica as the single runs that answer for it: one, where the strategy does not say otherwise."""
+        each = [(engine, state, answers(engine, state)) for engine, state in self.runs]
+        return [
+            [Run(engine, one.replica(k)) for one in found]
+            for engine, state, found in each
+            for k in range(state.replicas or 1)
+        ]
+
+    @property
     def diverged(self) -> list[bool]:
         """Whether each replica has diverged."""
         return [k in state.diverged for _, state in self.runs for k in range(state.replicas or 1)]
@@ -99,7 +110,7 @@ class Training:
 def _measured(run: Run, data: Batch, rows: Tensor, measure: str) -> NDArray[np.float64]:
     engine, state = run
 
-    def batches() -> Iterator[Batch]:
+    def batches(_: State) -> Iterator[Batch]:
         for part in rows.split(_ROWS):
             batch = {name: values[part].to(state.device) for name, values in data.items()}
             batch["row"] = part.to(state.device)
@@ -107,7 +118,7 @@ def _measured(run: Run, data: Batch, rows: Tensor, measure: str) -> NDArray[np.f
                 batch = {name: v.expand(engine.replicas, *v.shape) for name, v in batch.items()}
             yield batch
 
-    values = engine.measure(state, batches())
+    values = measured(engine, state, batches)
     if measure not in values:
         raise closest(measure, values, f"a measure that {type(engine.objective).__name__} reports")
     each: NDArray[np.float64] = values[measure].detach().double().reshape(-1).cpu().numpy()

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from weft.strategies.continual.mas import MAS
     from weft.strategies.continual.replay import Replay
     from weft.strategies.continual.synaptic import SynapticIntelligence
+    from weft.strategies.descent.ema import EMA
+    from weft.strategies.descent.lbfgs import LBFGS
+    from weft.strategies.descent.sam import SAM
+    from weft.strategies.descent.swa import SWA
     from weft.strategies.erm import ERM
     from weft.strategies.invariance.and_mask import ANDMask
     from weft.strategies.invariance.coral import CORAL
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from weft.strategies.invariance.temporal import TemporalANDMask
     from weft.strategies.invariance.vrex import VREx
     from weft.strategies.meta.maml import MAML
+    from weft.strategies.posterior.sgld import SGLD
     from weft.strategies.regularization.penalty import L1, L2
     from weft.strategies.robust.adversarial import AdversarialTraining
 

@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from weft.core.strategy import Loss, Penalty, Strategy, StrategyState, Summing
 from weft.core.trees import Params, tree_leaves, tree_map
 from weft.core.weave import weave
 from weft.engine import verbs
+from weft.engine.answering import answers
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.loss import base_loss
@@ -82,6 +84,18 @@ def _engine(
     )
 
 
+class _Trained(NamedTuple):
+    """A trained state, and as it answers."""
+
+    state: State
+    answers: list[State]
+
+    def replica(self, k: int) -> dict[str, Params]:
+        """The parameters trained, and those that answer."""
+        found = {f"answer {i}": one.replica(k).params for i, one in enumerate(self.answers)}
+        return {"parameters": self.state.replica(k).params, **found}
+
+
 def _trained(
     objective: Objective,
     strategy: Strategy,
@@ -90,8 +104,8 @@ def _trained(
     steps: int = 3,
     tasks: int = 0,
     memory: int = 2**30,
-) -> State:
-    """Parameters and buffers after a few steps, in double precision, or a few in each of some tasks."""
+) -> _Trained:
+    """A run after a few steps, in double precision, or after a few in each of some tasks."""
     built = build(objective, source.spec, seeds[0], torch.float64)
     replicas = len(seeds) if len(seeds) > 1 else None
     engine = _engine(built, strategy, source, replicas=replicas, memory=memory)
@@ -104,7 +118,7 @@ def _trained(
         engine.release(state, task)
         train(engine, state, source, plan)
         engine.consolidate(state, source, task)
-    return state
+    return _Trained(state, answers(engine, state))
 
 
 def check_source(source: Source, *, steps: int = 3) -> None:
@@ -219,7 +233,7 @@ def check_objective(objective: Objective, source: Source) -> None:
         _expect(value.shape in ((), (rows,)), f"expected {key!r} of shape () or ({rows},), got {tuple(value.shape)}")
     many = _trained(objective, ERM(), source, [0, 1])
     single = _trained(objective, ERM(), source, [1])
-    _close(many.replica(1).params, single.params, "replica 1 against the single run with its seed")
+    _close(many.replica(1), single.replica(0), "replica 1 against the single run with its seed")
 
 
 def check_strategy(strategy: Strategy, objective: Objective | None = None, source: Source | None = None) -> None:
@@ -250,16 +264,16 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     tasks = 3 if strategy.does("consolidate") and not source.episodic else 0
     many = _trained(objective, strategy, source, [0, 1], tasks=tasks)
     single = _trained(objective, strategy, source, [1], tasks=tasks)
-    _close(many.replica(1).params, single.params, "replica 1 against the single run with its seed")
+    _close(many.replica(1), single.replica(0), "replica 1 against the single run with its seed")
     for part in strategy.parts:
-        _sums(part, {name: p.detach() for name, p in single.params.items()})
+        _sums(part, {name: p.detach() for name, p in single.state.params.items()})
     tight = _trained(objective, strategy, source, [1], tasks=tasks, memory=1)
-    _close(tight.params, single.params, "chunked against unchunked")
-    for tree in single.strategy.values():
+    _close(tight.replica(0), single.replica(0), "chunked against unchunked")
+    for tree in single.state.strategy.values():
         _expect(all(isinstance(leaf, Tensor) for leaf in tree_leaves(tree)), "expected a state of tensors only")
-    for kept in single.strategy.values():
+    for kept in single.state.strategy.values():
         for part, own in verbs.penalties(strategy, kept):
-            _pulls(part, {name: p.detach() + 0.1 for name, p in single.params.items()}, own)
+            _pulls(part, {name: p.detach() + 0.1 for name, p in single.state.params.items()}, own)
     _keeps_what_is_left(strategy, objective)
     if strategy.neutral:
         neutral = strategy.having(**strategy.neutral)
@@ -269,7 +283,8 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
             base = _Queries(source)
         a = _trained(objective, neutral, source, [0], tasks=tasks)
         b = _trained(objective, plain, base, [0], tasks=tasks)
-        _close(a.params, b.params, f"{neutral!r} against ERM")
+        for name, params in a.replica(0).items():
+            _close(params, b.state.params, f"{name} of {neutral!r} against ERM")
 
 
 def _pulls(strategy: Penalty, params: Params, state: StrategyState) -> None:

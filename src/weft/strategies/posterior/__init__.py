@@ -1,0 +1,1 @@
+"""Strategies that draw parameters from their posterior rather than seek the best."""
