@@ -129,7 +129,7 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
 def improves(learner):
     """The progress measure, in the median over replicas, is better at the end than at the start."""
     objective = learner.settings().objective
-    if hasattr(objective, "solve"):
+    if objective.solved:
         return learner.score(X, learner.predict(X)) > 0.99
     name, direction = objective.progress
     column = learner.history_[name if name in learner.history_[0] else "loss"]

@@ -48,6 +48,7 @@ class Source:
         epoch: steps in one pass over the data, or None where there is no such thing.
         resumes: `exact`, or `restart` where the world outside has no state to save.
         stacks: whether `batches` itself serves a state of several replicas.
+        acts: whether the rows are drawn by the actions of the objective that learns from them.
     """
 
     spec: Spec
@@ -56,6 +57,7 @@ class Source:
     epoch: int | None = None
     resumes: str = "exact"
     stacks: bool = False
+    acts: bool = False
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end; `state.step` is read anew for each."""

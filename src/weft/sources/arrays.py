@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class Arrays(Source):
         holdout: the share of each stratum kept out for validation, chosen by the run's seed.
         part: `train` or `validation`, the part of the rows that this source gives.
         strata: the stratum of each row for the hold-out; default: the environment.
-        classes: how many classes `y` numbers.
+        classes: how many classes `y` numbers; or such numbers by field, where others number classes too.
 
     Example:
         >>> import torch
@@ -60,7 +60,7 @@ class Arrays(Source):
         holdout: float = 0.0,
         part: str = "train",
         strata: Any = None,
-        classes: int | None = None,
+        classes: int | Mapping[str, int] | None = None,
         **fields: Tensor,
     ) -> None:
         named = {"x": x, "y": y, "weight": weight, **fields}
@@ -86,10 +86,13 @@ class Arrays(Source):
             self._group = torch.as_tensor(codes.reshape(-1), device=device)
         layers = self._group if strata is None else torch.as_tensor(np.unique(as_array(strata), return_inverse=True)[1])
         self._strata = layers.reshape(-1).to(device)
-        self.spec = {
-            name: Field(tuple(t.shape[1:]), t.dtype, classes if name == "y" else None)
-            for name, t in self.fields.items()
-        }
+        numbered = dict(classes) if isinstance(classes, Mapping) else {} if classes is None else {"y": classes}
+        if unknown := [name for name in numbered if name not in self.fields]:
+            raise ValueError(
+                f"expected classes of fields among {sorted(self.fields)}, got them of {unknown[0]!r}; give that field, "
+                "or say whose they are: classes={'y': 3}"
+            )
+        self.spec = {name: Field(tuple(t.shape[1:]), t.dtype, numbered.get(name)) for name, t in self.fields.items()}
         if with_environment:
             if environment is None:
                 raise ValueError("expected environment=... where batches are to carry it, got none")

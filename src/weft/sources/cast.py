@@ -32,7 +32,7 @@ class Cast(Source):
     def __init__(self, source: Source, dtype: torch.dtype) -> None:
         self.source, self.dtype = source, dtype
         self.grouped, self.episodic, self.epoch = source.grouped, source.episodic, source.epoch
-        self.resumes, self.stacks = source.resumes, source.stacks
+        self.resumes, self.stacks, self.acts = source.resumes, source.stacks, source.acts
         self.spec = {
             name: replace(field, dtype=dtype) if field.dtype.is_floating_point else field
             for name, field in source.spec.items()
