@@ -132,8 +132,9 @@ class Strategy(Configured):
         if self.sees == "examples" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
         for name in sorted(self.reads - objective.provides):
-            whom = f" for each of its players ({', '.join(objective.players)})" if objective.players else ""
-            return f"it reads {PROVIDED.get(name, name)}, which {type(objective).__name__} does not provide{whom}"
+            what = f": {PROVIDED[name]}" if name in PROVIDED else ""
+            whom = f", for each of its players ({', '.join(objective.players)})" if objective.players else ""
+            return f"it reads {name!r}, which {type(objective).__name__} does not provide{what}{whom}"
         return None
 
     def init(self, params: Params) -> StrategyState:

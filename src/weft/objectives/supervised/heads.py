@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,13 +19,14 @@ __all__ = ["Heads"]
 
 
 class Heads(Composed):
-    """Learns several targets of the same rows: the weighted sum of one loss for each,
+    """Learns several targets of the same rows, by a weighted sum of one loss for each.
 
-        loss_i = sum_k weight_k loss_ik,
+        loss_i = sum_k weight_k loss_ik
 
-    which with losses that are likelihoods and weights 1 is the likelihood of targets that are independent given x. A
+    With losses that are likelihoods and weights 1 it is the likelihood of targets that are independent given x. A
     head `mass` reads the rows' `x` and its own target `mass_y`, and answers as `mass_predict`; its loss and its other
-    measures are told as `mass_loss`, ...
+    measures are told as `mass_loss`, ... The logits are those of all heads side by side; features before *the* head
+    there are none, as there are several.
 
     Every head has a net of its own. To share a body, give the heads nets that hold the same module:
     `Classification(nn.Sequential(body, nn.Linear(64, 3)))` and `Regression(nn.Sequential(body, nn.Linear(64, 1)))`.
@@ -66,6 +68,11 @@ class Heads(Composed):
     def likelihood(self) -> bool:  # type: ignore[override]
         return all(part.likelihood and self._weight(name) == 1.0 for name, part in self.parts().items())
 
+    @property
+    def provides(self) -> frozenset[str]:  # type: ignore[override]
+        scored = frozenset({"logits", "rescore"})
+        return scored if all(scored <= part.provides for part in self.parts().values()) else frozenset()
+
     def build(self, spec: Spec) -> None:
         parts = self.parts()
         if not parts:
@@ -88,8 +95,22 @@ class Heads(Composed):
         self.assemble({name: self.view(name, spec) for name in parts})
 
     def forward(self, batch: Batch, player: str = "") -> Output:
-        losses = [self._weight(name) * self.ask(name, self.view(name, batch)).losses for name in self.parts()]
-        return Output(torch.stack(losses).sum(0))
+        outputs = {name: self.ask(name, self.view(name, batch)) for name in self.parts()}
+        total = self._sum({name: output.losses for name, output in outputs.items()})
+        if "rescore" not in self.provides:
+            return Output(total)
+        each: dict[str, Any] = {name: output.logits for name, output in outputs.items()}
+        scores: dict[str, Any] = {name: output.rescore for name, output in outputs.items()}
+
+        def rescore(z: Tensor) -> Tensor:
+            columns = z.split([math.prod(own.shape[1:]) for own in each.values()], 1)
+            parts = zip(each.items(), columns, strict=True)
+            return self._sum({name: scores[name](own.reshape(logits.shape)) for (name, logits), own in parts})
+
+        return Output(total, logits=torch.cat([own.reshape(len(own), -1) for own in each.values()], 1), rescore=rescore)
+
+    def _sum(self, losses: dict[str, Tensor]) -> Tensor:
+        return torch.stack([self._weight(name) * loss for name, loss in losses.items()]).sum(0)
 
     def measure(self, batch: Batch) -> dict[str, Tensor]:
         measures = super().measure(batch)
