@@ -76,10 +76,9 @@ class Composed(Objective):
                 found[own] = part
         return found
 
-    def assemble(self, specs: Mapping[str, Spec]) -> None:
-        """Builds each part with its spec, as a submodule."""
-        parts = self.parts()
-        for name, part in parts.items():
+    def refuse_parts(self) -> None:
+        """Raises for parts that cannot be part of anything."""
+        for name, part in self.parts().items():
             kind = type(part).__name__
             if part.players:
                 raise ValueError(
@@ -90,6 +89,12 @@ class Composed(Objective):
                     f"expected {type(self).__name__}'s {name} to be trained by descent, got {kind}, which is solved in "
                     "closed form and would know nothing of the loss around it"
                 )
+
+    def assemble(self, specs: Mapping[str, Spec]) -> None:
+        """Builds each part with its spec, as a submodule."""
+        self.refuse_parts()
+        parts = self.parts()
+        for name, part in parts.items():
             part.build(specs[name])
         for name in self.composes:
             given = self.given(name)
@@ -97,6 +102,10 @@ class Composed(Objective):
                 setattr(self, name, nn.ModuleDict({own: parts[own] for own in given}))
             elif name in parts:
                 setattr(self, name, parts[name])
+
+    def shown(self, name: str) -> bool:
+        """Whether a part is shown rows of the batch; others are given theirs by the composer."""
+        return name == self.wraps or bool(set(self.shared) & set(self.parts()[name].fields))
 
     def view(self, name: str, rows: Mapping[str, Value]) -> dict[str, Value]:
         """A batch, or a spec, as a part sees it."""
@@ -121,10 +130,10 @@ class Composed(Objective):
         for name, part in self.parts().items():
             if name == self.wraps:
                 called[name] = {field: field for field in part.fields}
-            elif not set(self.shared) & set(part.fields):
-                called[name] = {}  # its rows are made by the composer
-            else:
+            elif self.shown(name):
                 called[name] = {field: field if field in self.shared else f"{name}_{field}" for field in part.fields}
+            else:
+                called[name] = {}
         return called
 
     # --- traits by rule -------------------------------------------------------------------------------
@@ -170,12 +179,11 @@ class Composed(Objective):
         """What the parts can do, by the name under which it is offered: whose it is and what it is called there."""
         offered: dict[str, tuple[str, str, Capability]] = {}
         for name, part in self.parts().items():
-            reads = name == self.wraps or bool(set(self.shared) & set(part.fields))
             for method, mark in part.capabilities().items():
                 outside = method if name == self.wraps else f"{name}_{method}"
                 if outside in offered:
                     raise ValueError(f"expected parts whose answers have names of their own, got {outside!r} twice")
-                offered[outside] = name, method, replace(mark, reads=mark.reads and reads)
+                offered[outside] = name, method, replace(mark, reads=mark.reads and self.shown(name))
         return offered
 
     def capabilities(self) -> dict[str, Capability]:

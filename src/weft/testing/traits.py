@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,13 +34,16 @@ def lies(
         batch: numbered rows that it can learn from.
         acts: whether they were drawn by its own actions; None where that cannot be told.
     """
+    if isinstance(objective, Composed):
+        yield from _of_parts(objective, params, buffers, batch)
     players = objective.players or ("",)
     losses = {player: base_loss(objective, {}, buffers, key_of(0), player) for player in players}
     outputs = {player: loss(params, batch) for player, loss in losses.items()}
     yield from _provided(objective, outputs)
-    if "" in outputs and objective.likelihood and {"distribution"} <= objective.provides and "y" in objective.fields:
-        moved = {name: p + 0.01 * torch.ones_like(p) for name, p in params.items()}
-        yield from _likely([_gap(outputs[""], batch), _gap(losses[""](moved, batch), batch)])
+    target = "y" if "y" in objective.fields else objective.fields[0]  # what the model predicts
+    if "" in outputs and objective.likelihood and "distribution" in objective.provides:
+        moved = {name: 1.1 * p + 0.01 for name, p in params.items()}
+        yield from _likely([_gap(outputs[""], batch[target]), _gap(losses[""](moved, batch), batch[target])])
     if objective.solved and type(objective).solve is Objective.solve:
         yield "expected solve(source, state), as solved = True says, got none"
     if objective.targets not in ("classes", "values"):
@@ -52,8 +56,6 @@ def lies(
         if not callable(getattr(objective, name, None)):
             yield f"expected the capability {name!r} to be a method, got {getattr(objective, name, None)!r}"
     yield from _read(objective, params, buffers, batch)
-    if isinstance(objective, Composed):
-        yield from _of_parts(objective, params, buffers, batch)
 
 
 def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:
@@ -62,8 +64,8 @@ def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch
         own, kept = (
             {n.removeprefix(prefix): t for n, t in tree.items() if n.startswith(prefix)} for tree in (params, buffers)
         )
-        seen = objective.view(name, batch)
-        if set(part.fields) <= seen.keys():  # else the composer makes its rows
+        if objective.shown(name):
+            seen = objective.view(name, batch)
             yield from (f"its part {name!r}: {lie}" for lie in lies(part, own, kept, seen))
 
 
@@ -90,10 +92,10 @@ def _provided(objective: Objective, outputs: dict[str, Output]) -> Iterator[str]
         yield "expected distribution(output), as provides says, got none"
 
 
-def _gap(output: Output, batch: Batch) -> Tensor:
+def _gap(output: Output, target: Tensor) -> Tensor:
     """loss_i + log p(y_i | x_i): the constant by which a loss differs from the likelihood."""
-    distribution = None if output.distribution is None else output.distribution()
-    return torch.zeros(1) if distribution is None else output.losses + distribution.log_prob(batch["y"])
+    distribution: Any = output.distribution
+    return output.losses + distribution().log_prob(target)
 
 
 def _likely(gaps: list[Tensor]) -> Iterator[str]:

@@ -79,6 +79,7 @@ class Heads(Composed):
             raise ValueError(
                 "expected Heads to have objectives by name, such as Heads({'mass': Regression()}), got none"
             )
+        self.refuse_parts()
         for name, weight in (self.weights or {}).items():
             if name not in parts:
                 raise closest(name, parts, "a head to weigh")
