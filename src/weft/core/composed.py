@@ -89,6 +89,11 @@ class Composed(Objective):
                     f"expected {type(self).__name__}'s {name} to be trained by descent, got {kind}, which is solved in "
                     "closed form and would know nothing of the loss around it"
                 )
+            if part.class_weight is not None and name != self.wraps:
+                raise ValueError(
+                    f"expected no class_weight in {type(self).__name__}'s {name}, got {part.class_weight!r}: a row has "
+                    "one weight for all parts; give it to the source as the field 'weight'"
+                )
 
     def assemble(self, specs: Mapping[str, Spec]) -> None:
         """Builds each part with its spec, as a submodule."""
@@ -150,6 +155,10 @@ class Composed(Objective):
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
         own = [outside for called in self._called().values() for outside in called.values()]
         return tuple(dict.fromkeys([*self.shared, *own]))
+
+    def declares(self, trait: str) -> bool:
+        parts = self.parts().values()
+        return all(part.declares(trait) for part in parts) if trait == "on_policy" else super().declares(trait)
 
     def _of_wrapped(self, trait: str) -> Any:
         return getattr(self.parts()[self.wraps] if self.wraps else Objective, trait)

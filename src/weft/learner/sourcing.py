@@ -127,6 +127,11 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
             f"{type(objective).__name__} learns from what the current policy does, got {name}, whose rows are given; "
             "use a source that acts, such as Rollouts"
         )
+    if objective.class_weight is not None:
+        raise ValueError(
+            f"expected class_weight=None with a source, which brings its own weights, got {objective.class_weight!r}; "
+            f"give {name} the field 'weight', or call fit(X, y)"
+        )
     rows, target = source.spec[first], source.spec.get("y")
     declared = None if target is None else target.classes
     if reader.spec is None:

@@ -204,6 +204,8 @@ def test_hyperparameters_of_heads_are_reached_by_name():
         (Heads({"mass": LeastSquares()}), "trained by descent, got LeastSquares"),
         (Heads({"mass": GAN()}), "one player, got GAN"),
         (Heads({"mass": Classification()}), "how many classes y numbers"),
+        (Heads({"kind": Classification(class_weight="balanced")}), "no class_weight in Heads's kind, got 'balanced'"),
+        (Classification(class_weight="balanced"), "class_weight=None with a source.*got 'balanced'"),
     ],
 )
 def test_bad_settings(objective, message):
