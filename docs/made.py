@@ -19,6 +19,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from weft.core.catalogue import ROOMS, Entry, entries
+from weft.core.composed import Composed
 
 __all__ = ["setup"]
 
@@ -86,7 +87,8 @@ def _facts(entry: Entry) -> list[str]:
     if entry.room == "objectives":
         cls: Any = entry.cls
         plain = cls()  # one that wraps another objective tells what that one does
-        offered = ", ".join(f"`{name}`" for name in sorted(plain.capabilities())) or "nothing"
+        offered = ", ".join(f"`{name}`" for name in sorted(plain.capabilities()))
+        offered = offered or ("what its parts do, each by its name" if isinstance(plain, Composed) else "nothing")
         name, direction = plain.progress
         facts = [f"**Once trained it offers** {offered}. Its progress measure is `{name}` ({direction})."]
         if cls.players:

@@ -28,6 +28,7 @@ class Bits(Objective):
     """
 
     likelihood = True
+    provides = frozenset({"logits", "distribution"})
     fields = ("x",)
 
     def __init__(self, *, hidden: int = 32) -> None:

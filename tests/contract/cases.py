@@ -12,7 +12,7 @@ from weft.attacks import PGD
 from weft.core.catalogue import entries
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
-from weft.objectives import DANN, GAN, REINFORCE, Classification, LeastSquares, Regression
+from weft.objectives import DANN, GAN, REINFORCE, Classification, Heads, LeastSquares, Regression
 from weft.sources import Arrays, Episodes, Rollouts
 from weft.strategies import (
     AGEM,
@@ -49,11 +49,18 @@ SITE = np.repeat([0, 1, 2], [50, 40, 30])  # unequal environments
 SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
 VALUE = SCORE.astype(np.float32)
+TARGETS = {"label_y": torch.as_tensor(LABEL), "value_y": torch.as_tensor(VALUE)}
 
 
 def noisy(inputs, outputs):
     """A net with what makes contracts hard: dropout and batch statistics."""
     return MLP(inputs, outputs, hidden=(16,), dropout=0.1, batch_norm=True)
+
+
+def both_targets(keys, rows):
+    """Rows of an environment with both targets."""
+    drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)
+    return {"x": drawn["x"], **{name: target[drawn["y"]] for name, target in TARGETS.items()}}
 
 
 def corridor():
@@ -109,6 +116,24 @@ OBJECTIVES = {
             classes=2,
         ),
         settings={"optimizer": ADAM},
+    ),
+    "heads": Case(
+        lambda net: Heads(
+            {
+                "label": Classification(noisy if net == "noisy" else None, hidden=(16,)),
+                "value": Regression(noisy if net == "noisy" else None, hidden=(16,)),
+            }
+        ),
+        source=lambda kind: Arrays(
+            torch.as_tensor(X),
+            environment=SITE,
+            grouped=kind == "groups",
+            batch_size=30,
+            classes={"label_y": 2},
+            **TARGETS,
+        ),
+        settings={"optimizer": ADAM},
+        episodes=lambda: Episodes(both_targets, tasks=6, shots=8, classes={"label_y": 2}),
     ),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),

@@ -1,23 +1,26 @@
 """The contract over the whole catalogue."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from weft import Learner, weave
 from weft.attacks import PGD
+from weft.core import Objective, Output
 from weft.core.catalogue import ROOMS, entries
 from weft.nets import MLP
-from weft.objectives import Classification
-from weft.sources import Arrays
+from weft.objectives import GAN, REINFORCE, Classification, Heads, Regression
+from weft.sources import Arrays, Rollouts
 from weft.strategies import EWC, MAML, ANDMask
 from weft.testing import ContractError, check_objective, check_source, check_strategy, pairwise, vectorization_table
 from weft.testing.vectorization import LAYERS
 
-from .cases import LABEL, OBJECTIVES, SITE, SOURCES, STRATEGIES, X, missing
+from .cases import LABEL, OBJECTIVES, SITE, SOURCES, STRATEGIES, X, corridor, missing
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -129,7 +132,7 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
 def improves(learner):
     """The progress measure, in the median over replicas, is better at the end than at the start."""
     objective = learner.settings().objective
-    if hasattr(objective, "solve"):
+    if objective.solved:
         return learner.score(X, learner.predict(X)) > 0.99
     name, direction = objective.progress
     column = learner.history_[name if name in learner.history_[0] else "loss"]
@@ -234,14 +237,194 @@ class Ambient(Classification):
         return output
 
 
+class Boasting(Classification):
+    """Names features that its output does not hold."""
+
+    def forward(self, batch, player=""):
+        return replace(super().forward(batch), features=None)
+
+
+class Modest(Classification):
+    provides = frozenset({"features", "rescore", "distribution"})
+
+
+class Misspelled(Classification):
+    provides = Classification.provides | {"logit"}
+
+
+class Secretive(Classification):
+    """Tells the distribution, and does not say so."""
+
+    provides = Classification.provides - {"distribution"}
+
+
+class Silent(Classification):
+    distribution = Objective.distribution
+
+
+class Rescored(Classification):
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        return replace(output, rescore=lambda z: 2.0 * output.rescore(z))
+
+
+class Doubled(Classification):
+    """Twice a negative log-likelihood is none."""
+
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        return Output(2.0 * output.losses, output.logits, output.features, lambda z: 2.0 * output.rescore(z))
+
+
+class Spread(Regression):
+    """Learns the noise as well, and leaves its logarithm out: a difference by parameters, the same for all rows."""
+
+    def build(self, spec):
+        super().build(spec)
+        self.noise = nn.Parameter(torch.ones(()))
+
+
+class Peeking(Classification):
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        return replace(output, losses=output.losses + 0.0 * batch["site"], rescore=None)
+
+    provides = Classification.provides - {"rescore"}
+
+
+class Idle(Classification):
+    fields = ("x", "y", "site")
+
+
+class Unsolved(Classification):
+    solved = True
+
+
+class Mistargeted(Classification):
+    targets = "class"
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
-    [(Reduced, "one loss per row"), (Coupled, "decomposable = False"), (Ambient, "the same key twice")],
+    [
+        (Reduced, "one loss per row"),
+        (Coupled, "decomposable = False"),
+        (Ambient, "the same key twice"),
+        (Boasting, "Output to hold 'features', as provides says, got None"),
+        (Modest, "provides to name 'logits', which Output holds"),
+        (Misspelled, "expected provides among logits.*got 'logit'"),
+        (Secretive, "provides to name 'distribution', which is defined"),
+        (Silent, r"expected distribution\(output\), as provides says"),
+        (Rescored, r"rescore\(logits\) to give the losses"),
+        (Doubled, "as likelihood = True says, got a difference"),
+        (Spread, "as likelihood = True says, got a difference"),
+        (Peeking, "fields to name 'site', which is read"),
+        (Idle, "'site' to be read of the batch, as fields says"),
+        (Unsolved, r"solve\(source, state\), as solved = True says"),
+        (Mistargeted, "targets to be 'classes' or 'values', got 'class'"),
+    ],
 )
 def test_a_broken_objective_is_caught(broken, message):
-    source = Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=12, classes=2)
+    site = torch.as_tensor(SITE, dtype=torch.float32)
+    source = Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=12, classes=2, site=site)
     with pytest.raises(ContractError, match=message):
         check_objective(broken(hidden=(8,)), source)
+    if broken not in (Reduced, Coupled, Ambient, Peeking, Unsolved):  # a part does not see what it does not name
+        with pytest.raises(ContractError, match=f"its part 'label': .*{message}"):
+            check_objective(Heads({"label": broken(hidden=(8,))}), renamed(source))
+
+
+def renamed(source):
+    """The source for a head called `label`, which sees its own `site`."""
+    fields = {f"label_{name}": source.fields[name] for name in ("y", "site")}
+    return Arrays(source.fields["x"], batch_size=12, classes={"label_y": 2}, **fields)
+
+
+class Bystander(GAN):
+    """A parameter of no player."""
+
+    def build(self, spec):
+        super().build(spec)
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+class Sharing(GAN):
+    """Parameters that both players have."""
+
+    def build(self, spec):
+        super().build(spec)
+        self.critic.borrowed = self.generator
+
+
+class Bare(GAN):
+    players = ("critic", "generator", "judge")
+
+
+@pytest.mark.parametrize(
+    ("broken", "error", "message"),
+    [
+        (Bystander, ValueError, "every parameter of Bystander under one of its players.*got 'scale'"),
+        (Sharing, ValueError, "players of Sharing to have parameters of their own"),
+        (Bare, ValueError, "expected the player 'judge' to have parameters"),
+    ],
+)
+def test_a_game_whose_parameters_are_not_one_player_s_is_caught(broken, error, message):
+    with pytest.raises(error, match=message):
+        check_objective(broken(hidden=(8,)), Arrays(torch.as_tensor(X), batch_size=12))
+    with pytest.raises(error, match=message):
+        Learner(broken(hidden=(8,)), steps=1).fit(X)
+
+
+class Undeclared(Objective):
+    """Acts, and does not say whether rows of an earlier policy may be learned from."""
+
+    fields, progress, provides = REINFORCE.fields, REINFORCE.progress, REINFORCE.provides
+    build, forward, distribution, measure = (
+        getattr(REINFORCE, name) for name in ("build", "forward", "distribution", "measure")
+    )
+    _return, _decay, sample_action = REINFORCE._return, REINFORCE._decay, REINFORCE.sample_action
+
+    def __init__(self, policy=None, *, hidden=(8,), discount=0.99, exact=False, baseline="none"):
+        super().__init__()
+        self.policy, self.hidden, self.discount, self.exact, self.baseline = policy, hidden, discount, exact, baseline
+
+
+class OffPolicy(Undeclared):
+    """May learn from any policy's rows."""
+
+    on_policy = False
+
+
+class Kept(Rollouts):
+    """Trajectories that somebody else has drawn, as far as it tells."""
+
+    acts = False
+
+
+def test_who_acts_says_whether_on_policy():
+    source = Rollouts(corridor(), envs=8)
+    with pytest.raises(ContractError, match="to say on_policy = True or False"):
+        check_objective(Undeclared(), source)
+    with pytest.raises(TypeError, match="Undeclared, whose batches its own actions draw, to say whether on_policy"):
+        Learner(Undeclared(), steps=1).fit(source)
+    check_objective(OffPolicy(), source)
+    Learner(OffPolicy(), steps=1).fit(source)
+    for strategy in ("replay", "agem", "maml"):
+        assert STRATEGIES[strategy].refuses(OffPolicy()) is None, strategy
+        assert "policy" in STRATEGIES[strategy].refuses(REINFORCE()), strategy
+    with pytest.raises(ValueError, match="REINFORCE learns from what the current policy does, got Kept"):
+        Learner(REINFORCE(), steps=1).fit(Kept(corridor(), envs=8))
+    with pytest.raises(ContractError, match="a source that acts, as on_policy = True says"):
+        check_objective(REINFORCE(), Kept(corridor(), envs=8))
+
+
+def test_who_defines_solve_says_solved():
+    """It would be descended in silence."""
+    with pytest.raises(TypeError, match="which defines solve, to say solved = True"):
+
+        class Solves(Regression):
+            def solve(self, source, state):
+                return {}
 
 
 class Biased(ANDMask):

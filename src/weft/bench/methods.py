@@ -63,7 +63,7 @@ class Method:
             raise ValueError(f"expected methods that learn from rows, got {text!r}, which learns from episodes")
         if reason := way.refuses(made):
             raise ValueError(f"expected methods that go together, got {text!r}: {reason}")
-        space = {} if hasattr(made, "solve") else {"optimizer__lr": RATE}
+        space = {} if made.solved else {"optimizer__lr": RATE}
         for outer, part, written in (("objective", made, objective), ("strategy", way, strategy)):
             for inner, limits in part.space.items():
                 if inner.rpartition("__")[2] + "=" not in written.replace(" ", ""):

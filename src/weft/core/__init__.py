@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.core.composed import Composed
     from weft.core.objective import Objective, Output, capability, reduce
     from weft.core.source import Batch, Field, Source, Spec
     from weft.core.state import State

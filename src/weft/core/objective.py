@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,18 @@ from torch import Tensor, nn
 from weft.core.configured import Configured
 
 if TYPE_CHECKING:
-    from weft.core.source import Batch, Spec
+    from weft.core.source import Batch, Source, Spec
+    from weft.core.state import State
 
-__all__ = ["Capability", "Objective", "Output", "capability", "reduce"]
+__all__ = ["PROVIDED", "Capability", "Objective", "Output", "capability", "reduce"]
+
+PROVIDED = {
+    "logits": "the logits of each row",
+    "features": "the features of each row before the head",
+    "rescore": "the losses as a function of the logits",
+    "distribution": "the distribution that the model predicts for each row",
+}
+"""What an objective may provide beyond its losses, in words."""
 
 
 @dataclass
@@ -28,7 +37,7 @@ class Output:
         rescore: the losses as a function of the logits, where they are one; `rescore(logits)` gives `losses`.
         weight: one weight per loss, where the batch has them; set by the engine.
         buffers: the module's buffers after this forward (running statistics), set by the engine.
-        distribution: `distribution()` gives the objective's, where it has one; set by the engine.
+        distribution: `distribution()` gives the objective's, where it provides one; set by the engine.
         left: a detached tree for each strategy that sees all groups and is to be handed it in `combine`; whoever wraps
             a loss keeps what is there: `replace(output, losses=...)`, and adds its own behind it.
     """
@@ -65,10 +74,12 @@ class Capability:
         merge: `mean`, `logmeanexp` (densities), `share` (samples: each replica draws its share) or
             `refuse` (the answer of one replica only: representations, actions).
         finish: applied to the merged answer (class probabilities become a class).
+        reads: whether it is asked about rows like those of training; not so a prior's, about latents.
     """
 
     merge: str = "mean"
     finish: Callable[[Tensor], Tensor] | None = None
+    reads: bool = True
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -95,24 +106,33 @@ class Objective(Configured, nn.Module):
     Attributes:
         players: the names of the submodules that learn by losses of their own, in the order of their
             moves within a step; empty for the usual one player that owns every parameter. A game's
-            `forward` takes the player as its second argument.
+            `forward` takes the player as its second argument, and what it provides it provides for each of them.
         decomposable: whether an example's loss depends on that example alone. Coupled losses
             (contrastive, batch statistics) say False, and single-example gradients are refused.
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
+        on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
+            an earlier policy must not be learned from. Whoever acts says it, True or False.
+        solved: whether `solve` gives the parameters, so that there is no descent.
+        provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`), and `distribution` where
+            the method of that name tells what is predicted.
         fields: what it reads of a batch, in the order of `fit`'s arguments.
         progress: the measure that says how training goes, and whether it should fall or rise.
         optimizer: the optimizer's name or settings that its paper uses.
         targets: `classes` where `y` holds labels to be numbered, `values` where it holds numbers.
+        class_weight: weights by class label, `balanced`, or None.
     """
 
     players: ClassVar[tuple[str, ...]] = ()
     decomposable: bool = True
     likelihood: bool = False
+    on_policy: bool = False
+    solved: bool = False
     provides: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
     progress: tuple[str, str] = ("loss", "min")
     optimizer: Any = "adam"
     targets: str = "values"
+    class_weight: Any = None
 
     def build(self, spec: Spec) -> None:
         """Makes the networks, given the names, shapes and dtypes of a batch."""
@@ -121,6 +141,21 @@ class Objective(Configured, nn.Module):
     def forward(self, batch: Batch, player: str = "") -> Output:
         """One loss per example; in a game, the player's."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward(batch)")
+
+    def distribution(self, output: Output) -> Any:
+        """What the model predicts for each row, from what `forward` gave: a `torch.distributions.Distribution`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not tell the distribution that it predicts: define distribution(output) and "
+            "name it in provides"
+        )
+
+    def solve(self, source: Source, state: State) -> dict[str, Tensor]:
+        """The minimizer's parameters by name, where it is solved and not descended."""
+        raise NotImplementedError(f"{type(self).__name__} is descended, not solved: it does not define solve(source)")
+
+    def credit(self, batch: Batch) -> Batch:
+        """Further fields for rows that were collected together (an advantage over the others), where it acts."""
+        return {}
 
     def every(self, player: str) -> int:
         """A player moves at every so-many-th step."""
@@ -132,15 +167,33 @@ class Objective(Configured, nn.Module):
             return {f"{player}_loss": self(batch, player).losses for player in self.players}
         return {"loss": self(batch).losses}
 
-    @classmethod
-    def capabilities(cls) -> dict[str, Capability]:
+    def capabilities(self) -> dict[str, Capability]:
         """The methods that a Learner offers once trained."""
         marked = {}
-        for name in dir(cls):
-            mark = getattr(getattr(cls, name, None), "capability", None)
+        for name in dir(type(self)):
+            mark = getattr(getattr(type(self), name, None), "capability", None)
             if isinstance(mark, Capability):
                 marked[name] = mark
         return marked
 
+    def declares(self, trait: str) -> bool:
+        """Whether it says a trait itself, in place of the default that every objective has."""
+        own = (vars(cls) for cls in type(self).__mro__[: type(self).__mro__.index(Objective)])
+        return trait in vars(self) or any(trait in said for said in own)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "solve" in vars(cls) and not cls.solved:
+            raise TypeError(f"expected {cls.__name__}, which defines solve, to say solved = True, got False")
+
+    def __copy__(self) -> Self:
+        twin = type(self).__new__(type(self))
+        own = ((name, dict(kept) if name in _HELD else kept) for name, kept in vars(self).items())
+        vars(twin).update(own)  # else a copy with another part would put it into the first as well
+        return twin
+
     def __repr__(self) -> str:
         return Configured.__repr__(self)
+
+
+_HELD = ("_modules", "_parameters", "_buffers")

@@ -49,6 +49,7 @@ class Source:
         size: rows in the data, or None where there is no such thing.
         resumes: `exact`, or `restart` where the world outside has no state to save.
         stacks: whether `batches` itself serves a state of several replicas.
+        acts: whether the rows are drawn by the actions of the objective that learns from them.
     """
 
     spec: Spec
@@ -58,6 +59,7 @@ class Source:
     size: int | None = None
     resumes: str = "exact"
     stacks: bool = False
+    acts: bool = False
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end; `state.step` is read anew for each."""

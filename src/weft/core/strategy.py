@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Configured
-from weft.core.objective import Objective, Output
+from weft.core.objective import PROVIDED, Objective, Output
 from weft.core.sight import Sight, sight_of
 from weft.core.trees import Params
 
@@ -173,13 +173,14 @@ class Strategy(Configured):
 
     def refuses(self, objective: Objective) -> str | None:
         """The mathematical reason why it cannot train this objective, or None."""
-        if hasattr(objective, "solve") and (isinstance(self, Penalty) or any(self.does(verb) for verb in _VERBS)):
+        if objective.solved and (isinstance(self, Penalty) or any(self.does(verb) for verb in _VERBS)):
             return "the mean loss has its minimizer in closed form, so no loss, gradient or step is there to change"
         if self.sees == "examples" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
-        for name in sorted(self.reads):
-            if name not in objective.provides and not hasattr(objective, name):
-                return f"it reads {name!r}, which {type(objective).__name__} does not provide"
+        for name in sorted(self.reads - objective.provides):
+            what = f": {PROVIDED[name]}" if name in PROVIDED else ""
+            whom = f", for each of its players ({', '.join(objective.players)})" if objective.players else ""
+            return f"it reads {name!r}, which {type(objective).__name__} does not provide{what}{whom}"
         return None
 
     def init(self, params: Params) -> StrategyState:

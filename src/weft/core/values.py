@@ -159,15 +159,20 @@ def describe(value: object) -> Any:
 
 
 def rebuild(value: Any, given: Mapping[str, Any], name: str, missing: list[Missing]) -> Any:
-    """What was described; what must be given is taken from `given`, or noted in `missing`."""
+    """What was described; what must be given is taken from `given`, or noted in `missing`.
+
+    Where several have one name, `given` may tell them apart by what they belong to: `mass__net`.
+    """
     if isinstance(value, list):
         return [rebuild(part, given, name, missing) for part in value]
     if not isinstance(value, dict):
         return value
     if "$given" in value:
-        if name in given or "module" in given:
-            return given.get(name, given.get("module"))
-        missing.append(Missing(name, str(value["$given"])))
+        last = name.rpartition("__")[2]
+        for told in (*_endings(name), "module"):
+            if told in given:
+                return given[told]
+        missing.append(Missing(last, str(value["$given"])))
         return None
     if "$float" in value:
         return float(value["$float"])
@@ -176,7 +181,8 @@ def rebuild(value: Any, given: Mapping[str, Any], name: str, missing: list[Missi
     if "$weave" in value:
         return weave(*(rebuild(part, given, name, missing) for part in value["$weave"]))
     if "$optimizer" in value:
-        return Optimizer(**{key: rebuild(part, given, key, missing) for key, part in value["$optimizer"].items()})
+        settings = {key: rebuild(part, given, f"{name}__{key}", missing) for key, part in value["$optimizer"].items()}
+        return Optimizer(**settings)
     if "$method" in value:
         room, _, method = str(value["$method"]).partition("/")
         if room not in REBUILT or method not in named(room):
@@ -184,6 +190,13 @@ def rebuild(value: Any, given: Mapping[str, Any], name: str, missing: list[Missi
                 f"expected a method of weft's catalogue in config.json, got {value['$method']!r}; nothing else is "
                 "loaded because a file names it"
             )
-        params = {key: rebuild(part, given, key, missing) for key, part in value.get("params", {}).items()}
+        asked = value.get("params", {})
+        params = {key: rebuild(part, given, f"{name}__{key}", missing) for key, part in asked.items()}
         return find(room, method, **params)
-    return {key: rebuild(part, given, key, missing) for key, part in value.items()}
+    return {key: rebuild(part, given, f"{name}__{key}", missing) for key, part in value.items()}
+
+
+def _endings(path: str) -> list[str]:
+    """The endings of `a__b__c`, the longest first."""
+    names = path.split("__")
+    return ["__".join(names[i:]) for i in range(len(names))]

@@ -38,9 +38,28 @@ def build(objective: Objective, spec: Spec, seed: int, dtype: torch.dtype) -> Ob
         torch.set_default_dtype(default)
     built.to(dtype)
     refuse_hidden_randomness(built)
+    _refuse_unowned(built)
     if not any(True for _ in built.parameters()):
         raise ValueError(f"expected {objective!r} to have parameters after build, got none; check its net")
     return built
+
+
+def _refuse_unowned(built: Objective) -> None:
+    """In a game every parameter is one player's: one of nobody would not learn, one of two only from the first."""
+    owner: dict[int, str] = {}
+    for name, parameter in built.named_parameters(remove_duplicate=False):
+        player = next((p for p in built.players if name.startswith(f"{p}.")), None)
+        kind = type(built).__name__
+        if built.players and player is None:
+            raise ValueError(
+                f"expected every parameter of {kind} under one of its players ({', '.join(built.players)}), got "
+                f"{name!r}, which would not learn; put it into a player, or keep it as a buffer"
+            )
+        if player is not None and owner.setdefault(id(parameter), player) != player:
+            raise ValueError(
+                f"expected the players of {kind} to have parameters of their own, got {name!r} under "
+                f"{owner[id(parameter)]!r} and {player!r}; give each a module of its own"
+            )
 
 
 def initialize(built: Objective, seed: int, init: str) -> tuple[Params, Params]:

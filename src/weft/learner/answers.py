@@ -6,8 +6,9 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -67,15 +68,21 @@ def _ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
     return _as_numpy(torch.cat(parts))
 
 
-def _draw(runs: list[Run], n: int) -> NDArray[Any]:
+def _draw(runs: list[Run], n: int, name: str = "sample") -> NDArray[Any]:
     """Samples, shared out among the runs."""
     edges = [k * n // len(runs) for k in range(len(runs) + 1)]
     drawn = []
     for (engine, state), a, b in zip(runs, edges[:-1], edges[1:], strict=True):
         if b > a:
             rows = torch.arange(a, b, device=state.device)
-            drawn.append(engine.call(state, "sample", b - a, key=fold(key_of(state.seeds), "sample"), rows=rows))
+            drawn.append(engine.call(state, name, b - a, key=fold(key_of(state.seeds), name), rows=rows))
     return _as_numpy(torch.cat(drawn))
+
+
+def _count(n: Any) -> int:
+    if not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"expected a positive number of samples, got {n!r}")
+    return int(n)
 
 
 def _as_numpy(answer: Tensor) -> NDArray[Any]:
@@ -188,6 +195,28 @@ class Answers(BaseEstimator):
     def _inputs(self, X: Any) -> Tensor:
         return self._reader().inputs(X)
 
+    if not TYPE_CHECKING:  # what is spelled wrong is still found there
+
+        def __getattr__(self, name: str) -> Any:
+            """Whatever else the objective can do, under its name: `mass_predict(X)`, `prior_sample(n)`."""
+            hidden = name.startswith("_") or name.endswith("_")
+            if hidden or name in dir(type(self)) or name in self._get_param_names():
+                return object.__getattribute__(self, name)  # which raises what was raised before
+            try:
+                offered = self._objective().capabilities()
+            except TypeError:  # no objective yet
+                offered = {}
+            if name not in offered:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return partial(self._answer, name)
+
+    def _answer(self, name: str, asked: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        mark = self.objective_.capabilities()[name]
+        if mark.merge == "share":
+            return _draw(self._answering(), _count(asked), name)
+        return self._ask(name, self._inputs(asked) if mark.reads else as_tensor(asked, DTYPES[self.dtype]))
+
     @available_if(_offered("predict"))
     def predict(self, X: Any) -> NDArray[Any]:
         """What the objective predicts for each row: a label or a value."""
@@ -231,9 +260,7 @@ class Answers(BaseEstimator):
     def sample(self, n: int = 1) -> NDArray[Any]:
         """Draws rows; replicas share them out."""
         check_is_fitted(self)
-        if not isinstance(n, Integral) or n < 1:
-            raise ValueError(f"expected a positive number of samples, got {n!r}")
-        return _draw(self._answering(), int(n))
+        return _draw(self._answering(), _count(n))
 
     @available_if(_adapts)
     def adapt(self, X: Any, y: Any = None) -> Self:

@@ -326,7 +326,7 @@ class Learner(Answers):
         folder = Folder(self.folder)
         if fresh:
             folder.claim()
-        if hasattr(settings.objective, "solve"):
+        if settings.objective.solved:
             solve_all(training.runs, source)
             self._conclude()
             folder.keep(self)

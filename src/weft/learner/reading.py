@@ -280,7 +280,7 @@ class Reader:
                 raise ValueError(
                     "expected some sample_weight to be positive, got none; drop the argument for equal weights"
                 )
-        class_weight = getattr(self.objective, "class_weight", None)
+        class_weight = self.objective.class_weight
         if class_weight is not None and "classes" in data:
             own = self._class_weights(class_weight, data["y"].numpy(), total)
             total = own if total is None else total * own

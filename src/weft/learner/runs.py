@@ -291,7 +291,7 @@ def solve_all(runs: list[Run], source: Source) -> None:
     for engine, state in runs:
         for k in range(state.replicas or 1):
             run = state.replica(k)
-            for name, value in engine.objective.solve(source, run).items():  # type: ignore[operator]
+            for name, value in engine.objective.solve(source, run).items():
                 run.params[name].copy_(value.reshape(run.params[name].shape))
             state.stopped[k] = "solved"
 

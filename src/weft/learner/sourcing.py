@@ -117,6 +117,21 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
             f"{type(objective).__name__} reads {first!r} of a batch, got {name} with {sorted(source.spec)}; "
             "choose an objective for what this source gives"
         )
+    if source.acts and not objective.declares("on_policy"):
+        raise TypeError(
+            f"expected {type(objective).__name__}, whose batches its own actions draw, to say whether on_policy is "
+            "True or False (whether rows of an earlier policy must not be learned from), got neither"
+        )
+    if objective.on_policy and not source.acts:
+        raise ValueError(
+            f"{type(objective).__name__} learns from what the current policy does, got {name}, whose rows are given; "
+            "use a source that acts, such as Rollouts"
+        )
+    if objective.class_weight is not None:
+        raise ValueError(
+            f"expected class_weight=None with a source, which brings its own weights, got {objective.class_weight!r}; "
+            f"give {name} the field 'weight', or call fit(X, y)"
+        )
     rows, target = source.spec[first], source.spec.get("y")
     declared = None if target is None else target.classes
     if reader.spec is None:

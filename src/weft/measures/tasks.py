@@ -162,7 +162,7 @@ def _labels(task: Any, rows: int, what: str) -> Array:
 
 def untrained(learner: Learner, X: Any, y: Any, **more: Any) -> Learner | None:
     """The net before its first step, as a learner of its own; None where it is solved and not trained."""
-    if hasattr(learner.settings().objective, "solve"):
+    if learner.settings().objective.solved:
         return None
     bare: Learner = clone(learner)
     if isinstance(learner.replicas, dict):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
+    from weft.objectives.supervised.heads import Heads
     from weft.objectives.supervised.labelled import Classification, Regression
     from weft.objectives.supervised.least_squares import LeastSquares
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from weft.core.random import bits, fold, key_of
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
 
-__all__ = ["Arrays", "as_array"]
+__all__ = ["Arrays", "as_array", "numbered_by"]
 
 
 class Arrays(Source):
@@ -35,7 +35,7 @@ class Arrays(Source):
         holdout: the share of each stratum kept out for validation, chosen by the run's seed.
         part: `train` or `validation`, the part of the rows that this source gives.
         strata: the stratum of each row for the hold-out; default: the environment.
-        classes: how many classes `y` numbers.
+        classes: how many classes `y` numbers; or such numbers by field, where others number classes too.
 
     Example:
         >>> import torch
@@ -60,7 +60,7 @@ class Arrays(Source):
         holdout: float = 0.0,
         part: str = "train",
         strata: Any = None,
-        classes: int | None = None,
+        classes: int | Mapping[str, int] | None = None,
         **fields: Tensor,
     ) -> None:
         named = {"x": x, "y": y, "weight": weight, **fields}
@@ -86,10 +86,8 @@ class Arrays(Source):
             self._group = torch.as_tensor(codes.reshape(-1), device=device)
         layers = self._group if strata is None else torch.as_tensor(np.unique(as_array(strata), return_inverse=True)[1])
         self._strata = layers.reshape(-1).to(device)
-        self.spec = {
-            name: Field(tuple(t.shape[1:]), t.dtype, classes if name == "y" else None)
-            for name, t in self.fields.items()
-        }
+        numbered = numbered_by(classes, self.fields)
+        self.spec = {name: Field(tuple(t.shape[1:]), t.dtype, numbered.get(name)) for name, t in self.fields.items()}
         if with_environment:
             if environment is None:
                 raise ValueError("expected environment=... where batches are to carry it, got none")
@@ -208,6 +206,17 @@ class Arrays(Source):
         self._group, self._strata = self._group.to(device), self._strata.to(device)
         self.group_sizes = self.group_sizes.to(device)
         return self
+
+
+def numbered_by(classes: int | Mapping[str, int] | None, fields: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many classes each field numbers, where `y` alone may be told by a number."""
+    numbered = dict(classes) if isinstance(classes, Mapping) else {} if classes is None else {"y": classes}
+    if unknown := [name for name in numbered if name not in fields]:
+        raise ValueError(
+            f"expected classes of fields among {sorted(fields)}, got them of {unknown[0]!r}; give that field, or say "
+            "whose they are, for example classes={'species_y': 3}"
+        )
+    return numbered
 
 
 def as_array(values: object) -> NDArray[Any]:

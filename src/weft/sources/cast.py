@@ -33,7 +33,7 @@ class Cast(Source):
         self.source, self.dtype = source, dtype
         self.grouped, self.episodic = source.grouped, source.episodic
         self.epoch, self.size = source.epoch, source.size
-        self.resumes, self.stacks = source.resumes, source.stacks
+        self.resumes, self.stacks, self.acts = source.resumes, source.stacks, source.acts
         self.spec = {
             name: replace(field, dtype=dtype) if field.dtype.is_floating_point else field
             for name, field in source.spec.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from weft.core.random import bits, fold, key_of
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
 from weft.core.trees import tree_map
+from weft.sources.arrays import numbered_by
 
 __all__ = ["Episodes"]
 
@@ -30,7 +31,7 @@ class Episodes(Source):
         tasks: tasks per step (the meta-batch).
         shots: rows of the support part.
         queries: rows of the query part; default: as many as shots.
-        classes: how many classes `y` numbers, for classification.
+        classes: how many classes `y` numbers, for classification; or such numbers by field.
 
     References:
         Vinyals, Blundell, Lillicrap, Kavukcuoglu and Wierstra, "Matching networks for one shot
@@ -54,7 +55,7 @@ class Episodes(Source):
         tasks: int = 25,
         shots: int = 10,
         queries: int | None = None,
-        classes: int | None = None,
+        classes: int | Mapping[str, int] | None = None,
     ) -> None:
         self.tasks, self.shots, self.queries = tasks, shots, shots if queries is None else queries
         for name in ("tasks", "shots", "queries"):
@@ -71,9 +72,8 @@ class Episodes(Source):
                 "Episodes(weft.data.sinusoids) or Episodes((X, y, subject))"
             )
         probe = self.draw(key_of(torch.zeros(1, dtype=torch.int64)), 2)
-        self.spec = {
-            name: Field(tuple(t.shape[2:]), t.dtype, classes if name == "y" else None) for name, t in probe.items()
-        }
+        numbered = numbered_by(classes, probe)
+        self.spec = {name: Field(tuple(t.shape[2:]), t.dtype, numbered.get(name)) for name, t in probe.items()}
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Episodes without end, new tasks at each step."""

@@ -76,6 +76,7 @@ class Rollouts(Source):
     """
 
     stacks = True
+    acts = True
 
     def __init__(
         self,
@@ -136,8 +137,7 @@ class Rollouts(Source):
         for e, world in enumerate(self.worlds):
             key = fold(state.key(*place), e)
             batch = self._play(world, state, key)
-            if hasattr(state.objective, "credit"):
-                batch.update(state.call("credit", batch, key=key))
+            batch.update(state.call("credit", batch, key=key))
             groups.append(batch)
         return tree_stack(groups) if self.grouped else groups[0]
 

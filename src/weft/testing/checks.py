@@ -30,6 +30,7 @@ from weft.engine.loop import Plan, begin, train
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
 from weft.strategies import ERM
+from weft.testing.traits import lies
 
 __all__ = ["ContractError", "check_objective", "check_source", "check_strategy"]
 
@@ -178,7 +179,7 @@ def _clock(seed: int) -> State:
 
 
 def check_objective(objective: Objective, source: Source) -> None:
-    """Checks losses, keyed randomness, decomposability, weights, measures and replicas of an objective.
+    """Checks losses, keyed randomness, what it declares, weights, measures and replicas of an objective.
 
     Args:
         objective: as a user would pass it to a Learner.
@@ -225,6 +226,8 @@ def check_objective(objective: Objective, source: Source) -> None:
                 reduce(output.losses, weight),
                 "a row of weight 2 against the row twice",
             )
+    for lie in lies(built, params, buffers, batch, source.acts):
+        raise ContractError(lie)
     measures = engine.call(state, "measure", batch, key=key_of(0), rows=batch["row"])
     name, direction = built.progress
     _expect(name in measures, f"expected the progress measure {name!r} among measure()'s {sorted(measures)}")

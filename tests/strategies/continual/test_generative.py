@@ -25,6 +25,7 @@ class Recites(Objective):
     """A perfect generator: its samples are the rows that it was given, each once."""
 
     fields = ("x",)
+    solved = True
 
     def __init__(self, count=50, *, width=3):
         super().__init__()

@@ -70,7 +70,7 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
             output = objective(*args)
         output.buffers = fresh
         output.weight = batch.get("weight")
-        if hasattr(objective, "distribution"):
+        if "distribution" in objective.provides:
             # of a copy: an output that holds itself would keep the whole graph until Python looks for cycles
             output.distribution = partial(_told, objective, held, fresh, copy(output))
         return output
@@ -80,7 +80,7 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
 
 def _told(objective: Objective, params: Params, buffers: Params, output: Output) -> object:
     with holding(objective, params, dict(buffers)):
-        return objective.distribution(output)  # type: ignore[operator]
+        return objective.distribution(output)
 
 
 def differentiate(

@@ -52,7 +52,8 @@ class REINFORCE(Objective):
         array([1])
     """
 
-    provides = frozenset({"logits"})
+    on_policy = True
+    provides = frozenset({"logits", "distribution"})
     fields = ("observation", "action", "reward")
     progress = ("return", "max")
     optimizer = Optimizer("adam", lr=1e-2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,24 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.core.composed import Composed
 from weft.core.configured import Range, closest
-from weft.core.objective import Capability, Objective, Output
+from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed
 from weft.core.source import Batch, Field, Spec
 from weft.nets.make import NetLike, make_net
-from weft.objectives.supervised.labelled import Classification, ClassWeight
+from weft.objectives.supervised.labelled import Classification
 
 __all__ = ["DANN"]
 
 
-class _OfWrapped:
-    """`capabilities`: of an instance those of the objective that it wraps, of the class none."""
-
-    def __get__(self, instance: DANN | None, owner: type) -> Callable[[], dict[str, Capability]]:
-        return dict if instance is None else instance._wrapped().capabilities
-
-
-class DANN(Objective):
+class DANN(Composed):
     """Learns any objective with features, against an adversary that tells the environment from them.
 
     With f the wrapped objective's features, e_i the environment of row i and A the adversary's softmax
@@ -66,7 +60,8 @@ class DANN(Objective):
 
     players = ("objective", "adversary")
     space = {"strength": Range(0.01, 100.0, log=True)}  # DomainBed's
-    capabilities = _OfWrapped()
+    composes = ("objective",)
+    wraps = "objective"
 
     def __init__(
         self,
@@ -84,49 +79,24 @@ class DANN(Objective):
         self.hidden = hidden
         self.adversary_steps = adversary_steps
 
-    # --- what the wrapped objective says --------------------------------------------------------------
+    # --- what it says of itself -----------------------------------------------------------------------
 
-    def _wrapped(self) -> Objective:
-        inner = Classification() if self.objective is None else self.objective
-        if not isinstance(inner, Objective):
-            raise TypeError(f"expected DANN's objective to be one such as Classification(), got {inner!r}")
-        return inner
-
-    @property
-    def decomposable(self) -> bool:  # type: ignore[override]
-        return self._wrapped().decomposable
-
-    @property
-    def provides(self) -> frozenset[str]:  # type: ignore[override]
-        return self._wrapped().provides & {"features"}
+    def given(self, name: str) -> object:
+        given = super().given(name)
+        return Classification() if given is None else given
 
     @property
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self._wrapped().fields, "environment")
+        return (*super().fields, "environment")
 
     @property
-    def targets(self) -> str:  # type: ignore[override]
-        return self._wrapped().targets
-
-    @property
-    def optimizer(self) -> Any:
-        return self._wrapped().optimizer
-
-    @property
-    def class_weight(self) -> ClassWeight:
-        """The wrapped objective's, where it has one."""
-        return getattr(self._wrapped(), "class_weight", None)
+    def provides(self) -> frozenset[str]:  # type: ignore[override]
+        return self.parts()["objective"].provides & {"features", "logits"}
 
     @property
     def progress(self) -> tuple[str, str]:  # type: ignore[override]
-        name, direction = self._wrapped().progress
+        name, direction = super().progress
         return ("task_loss" if name == "loss" else name), direction
-
-    def __getattr__(self, name: str) -> Any:
-        inner = self.__dict__.get("_modules", {}).get("objective")
-        if inner is not None and name in inner.capabilities():
-            return getattr(inner, name)
-        return super().__getattr__(name)
 
     # --- the game -------------------------------------------------------------------------------------
 
@@ -135,10 +105,6 @@ class DANN(Objective):
             raise ValueError(f"expected DANN's strength >= 0, got {self.strength!r}")
         if not isinstance(self.adversary_steps, int | np.integer) or self.adversary_steps < 1:
             raise ValueError(f"expected DANN's adversary_steps to be an integer >= 1, got {self.adversary_steps!r}")
-        inner = self._wrapped()
-        name = type(inner).__name__
-        if inner.players:
-            raise ValueError(f"expected DANN's objective to have one player, got {name}, which is a game itself")
         if "environment" not in spec:
             raise ValueError(
                 "expected batches that tell each row's environment, got none; call fit(X, y, environment=...), or make "
@@ -148,17 +114,15 @@ class DANN(Objective):
         if environments < 2:
             raise ValueError(
                 f"expected at least two environments for DANN's adversary to tell apart, got {environments}; with one "
-                f"use {name}() itself"
+                f"use {type(self.parts()['objective']).__name__}() itself"
             )
-        if "features" in inner.provides:
-            inner.build(spec)
-        if "features" not in inner.provides:
+        self.assemble({"objective": spec})
+        if "features" not in self.provides:
             raise ValueError(
-                f"expected DANN's objective to give features, got {name}, which does not; an objective with an MLP, or "
-                "with an nn.Sequential that ends in a linear layer, does"
+                f"expected DANN's objective to give features, got {type(self.objective).__name__}, which does not; an "
+                "objective with an MLP, or with an nn.Sequential that ends in a linear layer, does"
             )
-        self.objective = inner
-        row = Field((_width(inner, spec),), torch.get_default_dtype())
+        row = Field((_width(self.parts()["objective"], spec),), torch.get_default_dtype())
         self.adversary = make_net(self.adversary, row, environments, hidden=self.hidden, what="adversary")
 
     def every(self, player: str) -> int:
@@ -167,10 +131,11 @@ class DANN(Objective):
     def forward(self, batch: Batch, player: str = "") -> Output:
         if player not in self.players:
             raise closest(player, self.players, "a player of DANN")
-        output = self._wrapped()(batch)
-        told = F.cross_entropy(self._told(output), batch["environment"], reduction="none")
+        output = self.ask("objective", batch)
+        logits = self._told(output)
+        told = F.cross_entropy(logits, batch["environment"], reduction="none")
         if player == "adversary":
-            return Output(told, features=output.features)
+            return Output(told, logits=logits, features=output.features)
         return replace(output, losses=output.losses - self.strength * told, rescore=None)
 
     def _told(self, output: Output) -> Tensor:
@@ -178,7 +143,7 @@ class DANN(Objective):
         return self.adversary(output.features.flatten(1))  # type: ignore[union-attr]
 
     def measure(self, batch: Batch) -> dict[str, Tensor]:
-        inner = self._wrapped()
+        inner = self.parts()["objective"]
         measures = {"task_loss" if name == "loss" else name: value for name, value in inner.measure(batch).items()}
         if "environment" in batch:  # data held out by the user may come without
             output = inner(batch)

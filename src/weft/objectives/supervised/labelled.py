@@ -69,7 +69,7 @@ class Classification(Objective):
     """
 
     likelihood = True
-    provides = frozenset({"logits", "rescore", "features"})
+    provides = frozenset({"logits", "rescore", "features", "distribution"})
     targets = "classes"
 
     def __init__(
@@ -146,7 +146,7 @@ class Regression(Objective):
     """
 
     likelihood = True
-    provides = frozenset({"logits", "rescore", "features"})
+    provides = frozenset({"logits", "rescore", "features", "distribution"})
 
     def __init__(self, net: NetLike = None, *, hidden: Sequence[int] = (128, 128), noise: float = 1.0) -> None:
         super().__init__()

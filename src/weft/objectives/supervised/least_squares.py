@@ -37,6 +37,7 @@ class LeastSquares(Regression):
         array([7.], dtype=float32)
     """
 
+    solved = True
     space = {"ridge": Range(1e-4, 1e4, log=True)}
 
     def __init__(self, *, ridge: float = 0.0) -> None:

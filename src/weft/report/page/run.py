@@ -242,8 +242,7 @@ def _columns(told: Json, sections: Sections) -> Markup | None:
 def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, list[Markup]]:
     """Samples and reconstructions, where the objective can draw them; where not, nothing, or why not."""
     params = ((about(folder).get("config") or {}).get("params")) or {}
-    method = (params.get("objective") or {}).get("$method") if isinstance(params.get("objective"), dict) else None
-    if method is not None and not _draws(str(method)):
+    if not _draws(params.get("objective")):
         return {}  # not worth loading it
     from weft.learner.folder import load
 
@@ -269,15 +268,16 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
     return out
 
 
-def _draws(method: str) -> bool:
-    """Whether a method of the catalogue has something to draw."""
-    from weft.core.catalogue import class_of, named
+def _draws(described: object) -> bool:
+    """Whether an objective, as `describe` told it, has something to draw; of one that is not known it may."""
+    from weft.core.objective import Objective
+    from weft.core.values import rebuild
 
-    room, _, name = method.partition("/")
-    if room != "objectives" or name not in named("objectives"):
+    try:
+        objective = rebuild(described, {}, "objective", [])
+    except (ValueError, TypeError):
         return True
-    offered = class_of("objectives", name).capabilities()  # type: ignore[attr-defined]
-    return bool({"sample", "inverse_transform"} & set(offered))
+    return not isinstance(objective, Objective) or bool({"sample", "inverse_transform"} & set(objective.capabilities()))
 
 
 def _data(folder: Path) -> Array | None:

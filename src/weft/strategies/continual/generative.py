@@ -97,7 +97,7 @@ class GenerativeReplay(Replay):
         if reason := super().refuses(objective):
             return reason
         if other := [name for name in objective.fields if name not in ("x", "y")]:
-            return f"a generator draws rows x, and nothing tells the {other[0]!r} of a row that was drawn"
+            return f"a generator draws rows x, the net predicts y, and nothing tells the {other[0]!r} of a row drawn"
         if "y" in objective.fields and "predict" not in objective.capabilities():
             return f"the net answers for rows drawn, and {type(objective).__name__} does not predict"
         if self.generator is None and "sample" not in objective.capabilities():

@@ -116,13 +116,14 @@ class Laplace(Penalty):
             raise ValueError(f"expected {name}'s rank to be an integer >= 1, got {self.rank!r}")
 
     def refuses(self, objective: Objective) -> str | None:
-        if self.curvature == "identity":
-            known = True
-        elif self.fisher == "empirical":
-            known = objective.likelihood
-        else:
-            known = hasattr(objective, "distribution")
-        if not known:
+        known = objective.likelihood if self.fisher == "empirical" else "distribution" in objective.provides
+        if not known and self.curvature != "identity":
+            if objective.likelihood:
+                return (
+                    "the Fisher information is an expectation over labels that the model itself predicts, and "
+                    f"{type(objective).__name__} does not tell their distribution (it provides no 'distribution'); "
+                    "fisher='empirical' takes the labels of the data"
+                )
             return (
                 "the Fisher information is the variance of a log-likelihood's gradient, and this loss is not a "
                 "log-likelihood"
@@ -199,7 +200,7 @@ class Laplace(Penalty):
             if self.fisher == "empirical":
                 yield output.losses, None
                 return
-            distribution = objective.distribution(output)  # type: ignore[operator]
+            distribution = objective.distribution(output)
             if self.fisher == "sampled":
                 yield -distribution.log_prob(_draw(distribution)), None
             else:

@@ -38,7 +38,7 @@ class Remembering(Strategy):
                 raise ValueError(f"expected {type(self).__name__}'s {name} to be an integer >= 1, got {value!r}")
 
     def refuses(self, objective: Objective) -> str | None:
-        if "observation" in objective.fields:
+        if objective.on_policy:
             return (
                 "a policy's gradient is an average over its own trajectories, and those remembered are an earlier "
                 "policy's"

@@ -63,7 +63,7 @@ class MAML(Strategy):
     def refuses(self, objective: Objective) -> str | None:
         if objective.players:
             return "an inner loop descends one loss, and a game has one for each player, with no common minimum"
-        if "observation" in objective.fields:
+        if objective.on_policy:
             return (
                 "after the inner steps the query must be drawn anew by the adapted policy; on trajectories drawn "
                 "before, the meta-gradient is biased"

@@ -49,8 +49,10 @@ class AdversarialTraining(Strategy):
             self.attack.validate()
 
     def refuses(self, objective: Objective) -> str | None:
-        if "x" not in objective.fields:
+        if objective.on_policy:
             return "it moves the inputs x, and this objective's batches are drawn by the learner's own actions"
+        if "x" not in objective.fields:
+            return f"it moves the inputs x, and {type(objective).__name__} reads none: {', '.join(objective.fields)}"
         if objective.players:
             return (
                 "it raises one loss by moving the inputs, and in a game what raises one player's loss lowers another's"

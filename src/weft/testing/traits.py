@@ -1,0 +1,139 @@
+"""Traits that lie: what an objective declares, held against what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.composed import Composed
+from weft.core.objective import PROVIDED, Objective, Output
+from weft.core.random import key_of
+from weft.core.source import Batch
+from weft.core.state import State
+from weft.core.trees import Params
+from weft.engine.asking import call
+from weft.engine.gradients.loss import base_loss
+
+__all__ = ["lies"]
+
+_HELD = ("logits", "features", "rescore")
+_ENGINE = ("row", "weight", "group", "mask")  # fields that may be there whatever an objective reads
+
+
+def lies(
+    objective: Objective, params: Params, buffers: Params, batch: Batch, acts: bool | None = None
+) -> Iterator[str]:
+    """Each thing that a built objective says and does not hold to, in words.
+
+    Args:
+        objective: built.
+        params, buffers: its own.
+        batch: numbered rows that it can learn from.
+        acts: whether they were drawn by its own actions; None where that cannot be told.
+    """
+    if isinstance(objective, Composed):
+        yield from _of_parts(objective, params, buffers, batch)
+    players = objective.players or ("",)
+    losses = {player: base_loss(objective, {}, buffers, key_of(0), player) for player in players}
+    outputs = {player: loss(params, batch) for player, loss in losses.items()}
+    yield from _provided(objective, outputs)
+    target = "y" if "y" in objective.fields else objective.fields[0]  # what the model predicts
+    if "" in outputs and objective.likelihood and "distribution" in objective.provides:
+        moved = {name: 1.1 * p + 0.01 for name, p in params.items()}
+        yield from _likely([_gap(outputs[""], batch[target]), _gap(losses[""](moved, batch), batch[target])])
+    if objective.solved and type(objective).solve is Objective.solve:
+        yield "expected solve(source, state), as solved = True says, got none"
+    if objective.targets not in ("classes", "values"):
+        yield f"expected targets to be 'classes' or 'values', got {objective.targets!r}"
+    if acts and not objective.declares("on_policy"):
+        yield "expected an objective whose actions draw its batches to say on_policy = True or False, got neither"
+    if acts is False and objective.on_policy:
+        yield "expected a source that acts, as on_policy = True says, got one whose rows are given"
+    for name in objective.capabilities():
+        if not callable(getattr(objective, name, None)):
+            yield f"expected the capability {name!r} to be a method, got {getattr(objective, name, None)!r}"
+    yield from _read(objective, params, buffers, batch)
+
+
+def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:
+    for name, part in objective.parts().items():
+        prefix = next(f"{n}." for n, module in objective.named_modules() if module is part)
+        own, kept = (
+            {n.removeprefix(prefix): t for n, t in tree.items() if n.startswith(prefix)} for tree in (params, buffers)
+        )
+        if objective.shown(name):
+            seen = objective.view(name, batch)
+            yield from (f"its part {name!r}: {lie}" for lie in lies(part, own, kept, seen))
+
+
+def _provided(objective: Objective, outputs: dict[str, Output]) -> Iterator[str]:
+    """What `provides` names is there for every player, and what is there for every player is named."""
+    for name in sorted(objective.provides - PROVIDED.keys()):
+        yield f"expected provides among {', '.join(PROVIDED)}, got {name!r}"
+    for name in _HELD:
+        without = [player for player, output in outputs.items() if getattr(output, name) is None]
+        if name in objective.provides and without:
+            whom = f" for the player {without[0]!r}" if without[0] else ""
+            yield f"expected Output to hold {name!r}, as provides says, got None{whom}"
+        if name not in objective.provides and not without:
+            yield f"expected provides to name {name!r}, which Output holds; strategies that read it are refused else"
+    for output in outputs.values():
+        if output.rescore is not None and output.logits is not None:
+            again = output.rescore(output.logits)
+            if again.shape != output.losses.shape or not torch.allclose(again, output.losses):
+                yield "expected rescore(logits) to give the losses, got others"
+    defined = type(objective).distribution is not Objective.distribution
+    if defined and "distribution" not in objective.provides:
+        yield "expected provides to name 'distribution', which is defined; strategies that read it are refused else"
+    if not defined and "distribution" in objective.provides:
+        yield "expected distribution(output), as provides says, got none"
+
+
+def _gap(output: Output, target: Tensor) -> Tensor:
+    """loss_i + log p(y_i | x_i): the constant by which a loss differs from the likelihood."""
+    distribution: Any = output.distribution
+    return output.losses + distribution().log_prob(target)
+
+
+def _likely(gaps: list[Tensor]) -> Iterator[str]:
+    """One constant for all rows and at any parameters."""
+    constant = gaps[0].flatten()[0]
+    if not all(torch.allclose(gap, constant.expand_as(gap), atol=1e-6) for gap in gaps):
+        yield (
+            "expected losses that are -log_prob of the distribution up to a constant, as likelihood = True says, got "
+            "a difference that varies with the rows or the parameters"
+        )
+
+
+def _read(objective: Objective, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:
+    """No field of the batch is read that is not declared, and none is declared that nothing reads."""
+
+    def told(rows: Batch) -> dict[str, Tensor]:
+        found = {
+            player: base_loss(objective, {}, buffers, key_of(0), player)(params, rows).losses
+            for player in objective.players or ("",)
+        }
+        state = State(objective, params, dict(buffers), torch.tensor(0))
+        return {
+            **found,
+            **{f"{n} measured": v for n, v in call(state, "measure", rows, key=key_of(0), rows=rows["row"]).items()},
+        }
+
+    def same(rows: Batch) -> bool:
+        try:
+            other = told(rows)
+        except KeyError:
+            return False
+        return other.keys() == whole.keys() and all(torch.equal(other[n], value) for n, value in whole.items())
+
+    whole = told(batch)
+    declared = {*objective.fields, *_ENGINE, *objective.credit(batch)}
+    for name in batch.keys() - declared:
+        if not same({n: value for n, value in batch.items() if n != name}):
+            yield f"expected fields to name {name!r}, which is read of the batch, got {objective.fields}"
+    for name in objective.fields:
+        if name in batch and same({n: value for n, value in batch.items() if n != name}):
+            yield f"expected {name!r} to be read of the batch, as fields says, got losses and measures without it"
