@@ -17,14 +17,19 @@ from weft.sources import Arrays, Episodes, Rollouts
 from weft.strategies import (
     AGEM,
     CORAL,
+    EMA,
     ERM,
     EWC,
     IRM,
     L1,
     L2,
+    LBFGS,
     MAML,
     MAS,
     MMD,
+    SAM,
+    SGLD,
+    SWA,
     AdversarialTraining,
     ANDMask,
     Fishr,
@@ -170,6 +175,11 @@ STRATEGIES = {
     "temporal-and-mask": TemporalANDMask(threshold=0.3),
     "pc-grad": PCGrad(),
     "sand-mask": SANDMask(threshold=0.3),
+    "sam": SAM(radius=0.05),
+    "ema": EMA(decay=0.9),
+    "swa": SWA(start=20, every=2),
+    "lbfgs": LBFGS(history=5, trials=4),
+    "sgld": SGLD(temperature=0.01, draws=3, start=20, every=5),
 }
 
 SOURCES = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft import Learner, weave
+from weft import Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.core import Objective, Output
 from weft.core.catalogue import ROOMS, entries
@@ -105,6 +105,7 @@ def test_refusals_are_the_committed_ones():
 
 def train(strategy, objective, replicas=None, net="plain", dtype="float32", weighting="example"):
     chosen, case = STRATEGIES[strategy], OBJECTIVES[objective]
+    own = {"optimizer": Optimizer("sgd", lr=0.3)} if chosen.own_step else {}
     learner = Learner(
         case.make(net),
         strategy=chosen,
@@ -114,7 +115,7 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
         dtype=dtype,
         weighting=weighting,
         random_state=0,
-        **case.settings,
+        **{**case.settings, **own},
     )
     grouped = chosen.sight.grouped
     if chosen.sight.episodic and case.episodes is not None:

@@ -206,7 +206,7 @@ CASES = {
         Classifier(Buffers, strategy=ANDMask(threshold=0.3), **COMMON).fit(X, Y, environment=SITE)
     ),
     "rollouts": play,
-    "sharpness": lambda: classify(SAM(radius=0.03), environment=None, accumulate=2),
+    "sharpness": lambda: classify(SAM(radius=0.2), environment=None),
     "sharpness under a mask": lambda: classify(weave(ANDMask(threshold=0.3), SAM(radius=0.2)), weight=WEIGHT),
     "sharpness, replicas": lambda: classify(
         SAM(), environment=None, replicas={"strategy__radius": [0.1, 0.3], "random_state": [1, 2]}

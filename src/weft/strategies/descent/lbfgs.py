@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from weft.core.objective import Objective
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
 
@@ -55,6 +56,15 @@ class LBFGS(Strategy):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"expected LBFGS's {name} to be an integer >= 0, got {value!r}")
+
+    def refuses(self, objective: Objective) -> str | None:
+        if objective.players:
+            return "it learns the curvature of one function, and a player's loss becomes another when others move"
+        if objective.on_policy:
+            return (
+                "it compares losses at several parameters, and the trajectories that one policy drew tell only its own"
+            )
+        return super().refuses(objective)
 
     def init(self, params: Params) -> StrategyState:
         """`s`, `y`: the pairs, latest first, and `weight`, their r (0 where there is none yet); `point` and `gradient`

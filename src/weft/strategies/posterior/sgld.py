@@ -6,6 +6,7 @@ import torch
 
 from weft.core import random
 from weft.core.configured import Range
+from weft.core.objective import Objective
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
 
@@ -64,6 +65,13 @@ class SGLD(Strategy):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"expected SGLD's {name} to be an integer >= {least}, got {value!r}")
+
+    def refuses(self, objective: Objective) -> str | None:
+        if objective.players:
+            return "a game has a loss for each player, and no one density of which they are the logarithm"
+        if objective.on_policy:
+            return "its rows are drawn anew by the policy itself, and are no data that a posterior would be given"
+        return super().refuses(objective)
 
     def does(self, verb: str) -> bool:
         """Others answer than the last parameters only where draws are kept."""
