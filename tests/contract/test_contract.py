@@ -10,7 +10,6 @@ import torch
 from weft import Learner, weave
 from weft.attacks import PGD
 from weft.core.catalogue import ROOMS, entries
-from weft.nets import MLP
 from weft.objectives import Classification
 from weft.sources import Arrays
 from weft.strategies import EWC, MAML, ANDMask
@@ -147,8 +146,6 @@ def check_cell(strategy, objective, **settings):
             train(strategy, objective, **settings)
         assert reason in str(caught.value)
         return
-    if STRATEGIES[strategy].sees == "examples" and settings.get("net") == "noisy":
-        settings["net"] = "plain"  # single examples have no batch statistics, see below
     learner = train(strategy, objective, **settings)
     assert improves(learner), learner.history_.to_frame()
 
@@ -167,13 +164,6 @@ def test_pairs(cell):
 @pytest.mark.parametrize("weighting", FACTORS["weighting"])
 def test_full_cross(strategy, objective, replicas, net, dtype, weighting):
     check_cell(strategy, objective, replicas=replicas, net=net, dtype=dtype, weighting=weighting)
-
-
-def test_single_examples_have_no_batch_statistics():
-    net = lambda i, o: MLP(i, o, hidden=(8,), batch_norm=True)
-    learner = Learner(Classification(net), strategy=ANDMask(each="example"), steps=1)
-    with pytest.raises(ValueError, match=r"one example at a time.*BatchNorm1d"):
-        learner.fit(X, LABEL)
 
 
 # --- what is vectorized ------------------------------------------------------------------------------

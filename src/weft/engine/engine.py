@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer
 from weft.core.random import keyed
-from weft.core.source import Batch, Source
+from weft.core.source import Batch, Source, flatten_groups
 from weft.core.state import State
 from weft.core.strategy import Strategy, StrategyState
 from weft.core.trees import AnyTree, Params, tree_map, tree_stack
@@ -21,7 +21,7 @@ from weft.engine.distributed import refuse_coupled, refuse_different, share, wor
 from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
-from weft.engine.refusals import refuse_batch_statistics, refuse_groups, refuse_strategy
+from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
 from weft.engine.tasks import adapted, consolidated
@@ -97,7 +97,6 @@ class Engine:
         self._settled: set[str] = set()
         self._groups: int | None = None
         refuse_strategy(strategy, objective, pieces)
-        refuse_batch_statistics(strategy, objective)
 
     def _trained(self, player: str) -> list[str]:
         prefix = f"{player}." if player else ""
@@ -199,6 +198,9 @@ class Engine:
                 )
             seeds, both = state.seeds, {**at.params, **at.others}
             refuse_different({"random_state": seeds, "parameters": both, "batch": batch}, where)
+            if not self.strategy.sight.whole:
+                first, rows = self._first(at, batch)
+                refuse_mixing(self.objective, first, flatten_groups(rows) if self.grouped else rows)
             self._alike = True
         stacked = 0 if self.replicas is None else 1
         part = share(batch, stacked + shared_axis(self.grouped, self.strategy))
@@ -220,11 +222,14 @@ class Engine:
         """The strategy with a replica's own hyperparameters."""
         return self.strategy.having(**swept) if swept else self.strategy
 
+    def _first(self, at: Place, batch: Batch) -> tuple[Place, Batch]:
+        """The first replica's tensors and batch, or the only one's."""
+        return (at, batch) if self.replicas is None else (at.replica(0), tree_map(itemgetter(0), batch))
+
     def _route(self, player: str, at: Place, batch: Batch) -> Route:
         """How a player's gradient is computed, looked up once: at the first batch, of the first replica."""
         if player not in self.routes:
-            first = at if self.replicas is None else at.replica(0)
-            rows = batch if self.replicas is None else tree_map(itemgetter(0), batch)
+            first, rows = self._first(at, batch)
             self.routes[player] = look(
                 self.objective,
                 player,

@@ -16,7 +16,7 @@ from weft.core.trees import Params, tree_add, tree_map
 from weft.engine.gradients.loss import Parts, Wrapped, differentiate, mass_of, masses
 from weft.engine.gradients.route import Route
 
-__all__ = ["pooled", "side_by_side"]
+__all__ = ["pooled", "side_by_side", "split"]
 
 Observe = Callable[[Output, Batch], StrategyState]
 
@@ -29,7 +29,7 @@ def pooled(
     With `observe` there is one part, and what that makes of its output is the strategy's `state`.
     """
     flat = flatten_groups(batch) if route.grouped else batch
-    pieces = _split(flat, route.pieces)
+    pieces = split(flat, route.pieces)
     total: Tensor | int = 0
     for piece in pieces:
         total = total + mass_of(piece)
@@ -69,7 +69,8 @@ def side_by_side(batch: Batch, weighting: str, dtype: torch.dtype) -> Batch:
     return batch
 
 
-def _split(batch: Batch, pieces: int) -> list[Batch]:
+def split(batch: Batch, pieces: int) -> list[Batch]:
+    """The rows in so many parts, as near to equal as can be."""
     if pieces == 1:
         return [batch]
     rows = rows_of(batch)
