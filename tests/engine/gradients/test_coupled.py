@@ -1,5 +1,6 @@
 """Gradients of examples that a net couples, against a loop of backwards through the whole batch."""
 
+import bisect
 import copy
 import gc
 import warnings
@@ -18,7 +19,7 @@ from weft.core.strategy import Strategy
 from weft.core.trees import tree_map
 from weft.engine.ambient import ambient
 from weft.engine.build import build, initialize
-from weft.engine.gradients.coupled import Jacobian, mixes, shared_bytes
+from weft.engine.gradients.coupled import Jacobian, fitting, mixes
 from weft.engine.gradients.gradient import gradient as gradient_of
 from weft.engine.gradients.loss import Place, base_loss
 from weft.engine.gradients.route import look, saved
@@ -181,18 +182,18 @@ def test_no_more_gradients_at_a_time_than_fit_the_bound(monkeypatch, strategy):
     batch = number_rows(rows(), 1)
     gradients = sum(p.numel() * p.element_size() for p in at.params.values())
     kept = saved(base_loss(built, {}, at.buffers, KEY, ""), at.params, batch)
-    forward, backward = shared_bytes(kept, at.params)
-    largest = 11 * 4 * 4 * 4 * 8  # rows, channels, height, width, bytes
-    assert forward >= sum(t.numel() * t.element_size() for t in kept if t.dim() > 1 and len(t) == 11)
-    assert backward == 8 * largest
+    one = fitting(kept, at.params, batch, 1, 0)[0]
+    assert one == 2 * gradients + 8 * (11 * 4 * 4 * 4 * 8), "a gradient, and tensors of the largest layer"
+    three = bisect.bisect_left(range(2**24), 3, key=lambda memory: fitting(kept, at.params, batch, 1, memory)[1])
+    assert three >= 3 * one + sum(t.numel() * t.element_size() for t in kept if t.dim() == 4 and len(t) == 11)
+    three += 4 * gradients if strategy.does("summarize") else 0
     flying = []
     called = Jacobian.__call__
     monkeypatch.setattr(Jacobian, "__call__", lambda self, p: (flying.append(len(p)), called(self, p))[1])
-    beside = forward + (4 * gradients if strategy.does("summarize") else 0)
-    for memory, fit in ((beside + 3 * (2 * gradients + backward), 3), (beside, 1), (2**30, 11)):
+    for memory, fit in ((three, [3, 3, 3, 2]), (three - 1, [2, 2, 2, 2, 2, 1]), (0, [1] * 11), (2**30, [11])):
         flying.clear()
         compute(built, at, batch, strategy, memory=memory)
-        assert flying == [fit] * (11 // fit) + [11 % fit] * (11 % fit > 0)
+        assert flying == fit
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -295,7 +296,7 @@ def test_a_backward_without_a_vmap_rule_is_looped_over_and_said_once():
         first = compute(built, at, batch, Keeps(), mapper)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = compute(built, at, batch, Keeps(), mapper, memory=1)
+        again = compute(built, at, batch, Keeps(), mapper)
     truth = loop(built, at, batch)
     for found in (first, again):
         close(found[0], truth[0])

@@ -10,6 +10,7 @@ a row of a Jacobian: a backward through the whole batch for each i, several of t
 
 from __future__ import annotations
 
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -19,13 +20,14 @@ from torch.func import vjp
 
 from weft.core.objective import Objective, reduce
 from weft.core.source import Batch, rows_of
-from weft.core.trees import Params, tree_map
+from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine.gradients.loss import Place, Wrapped, base_loss
 from weft.engine.vectorize import Mapper
 
-__all__ = ["Jacobian", "mixes", "shared_bytes"]
+__all__ = ["Jacobian", "fitting", "mixes"]
 
 _ROWS = 32  # so many tell whether a net mixes them
+_CACHE = 2**25  # on a CPU backwards that take more than this, in bytes, are no quicker together
 
 
 class Jacobian:
@@ -59,6 +61,8 @@ class Jacobian:
         self.places = torch.arange(len(self.losses), device=self.losses.device)
 
     def __call__(self, places: Tensor) -> tuple[Params, Tensor]:
+        if len(places) == 1:  # torch's own backwards are quicker than mapped ones
+            return tree_map(partial(torch.unsqueeze, dim=0), self._backward(places[0])), self.losses[places]
         return self.mapper(self._backward, (0,), places), self.losses[places]
 
     def _backward(self, place: Tensor) -> Params:
@@ -74,20 +78,26 @@ def _refuse_other_rows(losses: Tensor, rows: int) -> None:
         )
 
 
-def shared_bytes(kept: list[Tensor], params: Params) -> tuple[int, int]:
-    """What the forward that all rows share takes, and beside the gradients a backward of one example.
+def fitting(kept: list[Tensor], params: Params, batch: Batch, passes: int, memory: int) -> tuple[int, int]:
+    """What one example's gradient takes, and how many of them fit the memory beside the forward that all rows share.
 
     A backward goes through all rows, and some of its steps have several tensors of the largest layer's size at once:
-    up to seven, in ten nets of different kinds, where batch normalization is vectorized.
+    up to seven, in ten nets of different kinds, where batch normalization is mapped.
 
     Args:
         kept: what autograd keeps of the forward.
-        params: not counted among the layers' outputs.
+        params, batch: of the forward; neither is made by it.
+        passes: how often a wrapped loss runs the forward.
+        memory: bytes that may be taken.
     """
-    own = {p.untyped_storage().data_ptr() for p in params.values()}
-    sizes = [t.numel() * t.element_size() for t in kept if t.untyped_storage().data_ptr() not in own]
-    largest = max(sizes, default=0)
-    return sum(sizes) + 2 * largest, 8 * largest
+    given = {t.untyped_storage().data_ptr() for t in (*params.values(), *tree_leaves(batch))}
+    sizes = [t.numel() * t.element_size() for t in kept if t.untyped_storage().data_ptr() not in given]
+    largest = passes * max(sizes, default=0)
+    one = 8 * largest + 2 * sum(p.numel() * p.element_size() for p in params.values())
+    free = memory - passes * sum(sizes) - 2 * largest
+    if next(iter(params.values())).device.type == "cpu":
+        free = min(free, _CACHE)
+    return one, max(1, free // one)
 
 
 def mixes(objective: Objective, player: str, at: Place, batch: Batch) -> bool:

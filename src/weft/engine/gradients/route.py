@@ -13,7 +13,7 @@ from weft.core.objective import Objective
 from weft.core.source import Batch, flatten_groups, rows_of
 from weft.core.strategy import Loss, Strategy
 from weft.core.trees import Params, tree_map
-from weft.engine.gradients.coupled import mixes, shared_bytes
+from weft.engine.gradients.coupled import fitting, mixes
 from weft.engine.gradients.layers import GroupGradients
 from weft.engine.gradients.loss import Place, base_loss
 
@@ -87,9 +87,8 @@ def look(
     if strategy.sees == "examples":
         flat = flatten_groups(batch)
         if rows_of(flat) == 1 or mixes(objective, player, at, flat):  # of a single row nothing is known
-            forward, backward = (passes // 2 * size for size in shared_bytes(saved(loss, params, flat), params))
-            size = 2 * gradients + backward
-            return made(bytes=size, chunk=max(1, (memory - beside - forward) // size), coupled=True)
+            size, chunk = fitting(saved(loss, params, flat), params, flat, passes // 2, memory - beside)
+            return made(bytes=size, chunk=chunk, coupled=True)
     size = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
     layers = _layers(objective, loss, params, batch, strategy)
     if layers is not None:
