@@ -56,7 +56,7 @@ def authors(size: Size) -> Turn:
             torch.autograd.grad(F.cross_entropy(one, labels), params, retain_graph=True)
             for one, labels in zip(logits, y, strict=True)
         ]
-        return _masked(each)
+        return masked(each)
 
     return _turn(size, gradient)
 
@@ -68,19 +68,19 @@ def loop(size: Size) -> Turn:
 
     def gradient() -> list[Tensor]:
         pairs = zip(x, y, strict=True)
-        return _masked([torch.autograd.grad(F.cross_entropy(net(rows), labels), params) for rows, labels in pairs])
+        return masked([torch.autograd.grad(F.cross_entropy(net(rows), labels), params) for rows, labels in pairs])
 
     return _turn(size, gradient)
 
 
-def _masked(each: list[tuple[Tensor, ...]]) -> list[Tensor]:
+def masked(each: list[tuple[Tensor, ...]], threshold: float = THRESHOLD) -> list[Tensor]:
     """The authors' mask: the mean where enough signs agree, divided by the share that is kept."""
-    masked = []
+    kept = []
     for gradients in zip(*each, strict=True):
         g = torch.stack(gradients)
-        keep = (g.sign().mean(0).abs() >= THRESHOLD).to(g.dtype)
-        masked.append(g.mean(0) * keep / (keep.mean() + 1e-10))
-    return masked
+        keep = (g.sign().mean(0).abs() >= threshold).to(g.dtype)
+        kept.append(g.mean(0) * keep / (keep.mean() + 1e-10))
+    return kept
 
 
 def _rows(size: Size) -> tuple[Tensor, Tensor, Tensor]:

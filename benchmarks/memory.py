@@ -4,9 +4,10 @@
 
 Group gradients: what a step takes at its peak, beside the bound that it was given. AND-mask over 16 x 256 rows (784
 features, random), MLP 784-256-256-256-10: with an environment's gradient at a time under the bound, and with every
-example its own environment. Peaks are of tensors, as PyTorch's profiler records them, above what was there before the
-step, so that the parameters, the optimizer's state and the batch do not count; the sums over the groups do, and so a
-bound below a few gradients cannot be kept.
+example its own environment; and the latter through batch normalization, with the nets of `coupled.py`. Peaks are of
+tensors, as PyTorch's profiler records them, above what was there before the step, so that the parameters, the
+optimizer's state and the batch do not count; the sums over the groups do, and so a bound below a few
+gradients cannot be kept.
 
 Tasks: what the strategy keeps after 1 to 10 tasks, and what a step of the next one takes at its peak, for a
 posterior with a diagonal and one with Kronecker factors, MLP 784-400-400-10. `latest` and `online` shall keep as much
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from coupled import NETS
+from coupled import ROWS as BATCH
 from harness import engine_of
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +39,7 @@ from weft.strategies import ANDMask, Laplace
 
 ENVIRONMENTS, ROWS, WIDTH, THRESHOLD = 16, 256, 256, 0.8
 BOUNDS = {"environment": (16, 64, 1024), "example": (64, 256, 1024)}  # MiB
+COUPLED = {"mlp 3x64": (8, 16, 64), "convnet": (32, 64, 256)}
 TASKS, HIDDEN = 10, (400, 400)
 
 
@@ -62,8 +66,19 @@ def measure(each: str, bound: int) -> float:
     x, y = torch.rand(count, 784), torch.randint(10, (count,))
     environment = torch.arange(ENVIRONMENTS).repeat_interleave(ROWS)
     source = Arrays(x, y, environment=environment, grouped=True, classes=10)
-    strategy = ANDMask(threshold=THRESHOLD, each=each)
-    engine, state = engine_of(Classification(hidden=(WIDTH,) * 3), strategy, source, memory=bound * 2**20)
+    return _step(Classification(hidden=(WIDTH,) * 3), ANDMask(threshold=THRESHOLD, each=each), source, bound)
+
+
+def coupled(net: str, bound: int) -> float:
+    """The peak of one step in MiB, every example its own environment in a net with batch normalization."""
+    torch.manual_seed(0)
+    source = Arrays(torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,)), batch_size=BATCH, classes=10)
+    objective = Classification(lambda inputs, outputs: NETS[net]())
+    return _step(objective, ANDMask(threshold=THRESHOLD, each="example"), source, bound)
+
+
+def _step(objective: Any, strategy: Any, source: Any, bound: int) -> float:
+    engine, state = engine_of(objective, strategy, source, memory=bound * 2**20)
     batch = next(engine.batches(source, state))
     engine.step(state, batch)  # looks at the layers, and makes the optimizer's state
     return peak(lambda: engine.step(state, batch)) / 2**20
@@ -106,6 +121,10 @@ def main() -> None:
     measured = {
         f"AND-mask, each {each}, {ENVIRONMENTS} x {ROWS}": {str(bound): measure(each, bound) for bound in bounds}
         for each, bounds in BOUNDS.items()
+    }
+    measured |= {
+        f"AND-mask, each example, {net} with batch normalization, {BATCH}": {str(b): coupled(net, b) for b in bounds}
+        for net, bounds in COUPLED.items()
     }
     table = Table("step", "MiB allowed", "MiB taken at the peak", "within", title="peak memory, CPU")
     for name, peaks in measured.items():

@@ -13,7 +13,6 @@ from weft import Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.core import Objective, Output
 from weft.core.catalogue import ROOMS, entries
-from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Classification, Heads, Regression
 from weft.sources import Arrays, Rollouts
 from weft.strategies import EWC, MAML, ANDMask
@@ -151,8 +150,6 @@ def check_cell(strategy, objective, **settings):
             train(strategy, objective, **settings)
         assert reason in str(caught.value)
         return
-    if STRATEGIES[strategy].sees == "examples" and settings.get("net") == "noisy":
-        settings["net"] = "plain"  # single examples have no batch statistics, see below
     learner = train(strategy, objective, **settings)
     assert improves(learner), learner.history_.to_frame()
 
@@ -171,13 +168,6 @@ def test_pairs(cell):
 @pytest.mark.parametrize("weighting", FACTORS["weighting"])
 def test_full_cross(strategy, objective, replicas, net, dtype, weighting):
     check_cell(strategy, objective, replicas=replicas, net=net, dtype=dtype, weighting=weighting)
-
-
-def test_single_examples_have_no_batch_statistics():
-    net = lambda i, o: MLP(i, o, hidden=(8,), batch_norm=True)
-    learner = Learner(Classification(net), strategy=ANDMask(each="example"), steps=1)
-    with pytest.raises(ValueError, match=r"one example at a time.*BatchNorm1d"):
-        learner.fit(X, LABEL)
 
 
 # --- what is vectorized ------------------------------------------------------------------------------

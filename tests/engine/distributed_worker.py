@@ -224,12 +224,25 @@ class Coupled(Regression):
     decomposable = False
 
 
+class Centred(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0)
+
+
 def refusals():
     """The messages of what must not be shared."""
     rank = world()[0]
     normed = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    untracked = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 2))
+    centred = nn.Sequential(nn.Linear(4, 6), Centred(), nn.Linear(6, 2))
     tries = {
         "batch statistics": lambda: Classifier(normed, **COMMON).fit(X, Y),
+        "statistics of no buffer": lambda: Classifier(untracked, **COMMON).fit(X, Y),
+        "examples": lambda: Classifier(untracked, strategy=ANDMask(each="example"), **COMMON).fit(X, Y),
+        "rows mixed": lambda: Classifier(centred, **COMMON).fit(X, Y),
+        "rows mixed, replicas": lambda: Classifier(centred, **COMMON, replicas=2, strategy=ANDMask()).fit(
+            X, Y, environment=SITE
+        ),
         "buffers": lambda: Classifier(lambda i, o: Buffers(i, o, follow=True), **COMMON).fit(X, Y),
         "coupled": lambda: Learner(Coupled("linear"), **COMMON).fit(X, X[:, 0]),
         "seeds": lambda: Classifier(**{**COMMON, "random_state": rank}).fit(X, Y),

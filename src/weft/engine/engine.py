@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer
-from weft.core.source import Batch, Source
+from weft.core.source import Batch, Source, flatten_groups
 from weft.core.state import State
 from weft.core.strategy import Strategy, StrategyState
 from weft.core.trees import AnyTree, Params, tree_map, tree_stack
@@ -22,8 +22,8 @@ from weft.engine.gradients.gradient import conclude, gradient, local, pool, shar
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
 from weft.engine.moves import updated
-from weft.engine.refusals import refuse_batch_statistics, refuse_groups, refuse_strategy
-from weft.engine.replicas import batches, broadcast, mapped, numbered, once
+from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
+from weft.engine.replicas import batches, broadcast, going, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
 from weft.engine.tasks import adapted, consolidated
 from weft.engine.vectorize import Mapper
@@ -99,7 +99,6 @@ class Engine:
         self._settled: set[str] = set()
         self._groups: int | None = None
         refuse_strategy(strategy, objective, optimizers, pieces)
-        refuse_batch_statistics(strategy, objective)
 
     def _trained(self, player: str) -> list[str]:
         prefix = f"{player}." if player else ""
@@ -205,6 +204,9 @@ class Engine:
                 )
             seeds, both = state.seeds, {**at.params, **at.others}
             refuse_different({"random_state": seeds, "parameters": both, "batch": batch}, where)
+            if not self.strategy.sight.whole:
+                first, rows = self._first(at, batch)
+                refuse_mixing(self.objective, first, flatten_groups(rows) if self.grouped else rows)
             self._alike = True
         stacked = 0 if self.replicas is None else 1
         part = share(batch, stacked + shared_axis(self.grouped, self.strategy))
@@ -227,11 +229,14 @@ class Engine:
         """The strategy with a replica's own hyperparameters."""
         return self.strategy.having(**swept) if swept else self.strategy
 
+    def _first(self, at: Place, batch: Batch) -> tuple[Place, Batch]:
+        """The first replica's tensors and batch, or the only one's."""
+        return (at, batch) if self.replicas is None else (at.replica(0), tree_map(itemgetter(0), batch))
+
     def _route(self, player: str, at: Place, batch: Batch, *, share: bool = False) -> Route:
         """How a player's gradient is computed, looked up once: at the first batch, of the first replica."""
         if (player, share) not in self.routes:
-            first = at if self.replicas is None else at.replica(0)
-            rows = batch if self.replicas is None else tree_map(itemgetter(0), batch)
+            first, rows = self._first(at, batch)
             self.routes[player, share] = look(
                 self.objective,
                 player,
@@ -313,8 +318,8 @@ class Engine:
         if bool(state.active.all()):
             return
         where = f" of {player!r}" if player else ""
-        for k, going in enumerate(state.active.reshape(-1).tolist()):
-            if not going and k not in state.stopped:
+        for k, active in enumerate(state.active.reshape(-1).tolist()):
+            if not active and k not in state.stopped:
                 state.stopped[k] = f"diverged at step {state.step}: the loss{where} or its gradient is not finite"
         if len(state.diverged) == (state.replicas or 1):
             raise Diverged(
@@ -384,7 +389,7 @@ class Engine:
             moved = old + step[name]
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
         kept = frozen and self.replicas is not None  # a single run that has stopped makes no further step
-        state.strategy[player] = self._going(state.active, own, state.strategy[player]) if kept else own
+        state.strategy[player] = going(state.active, own, state.strategy[player]) if kept else own
 
     def _rate(self, player: str, rate: float | Tensor, factor: Tensor | None, like: Params) -> Tensor:
         """The learning rate now, for each replica."""
@@ -394,19 +399,6 @@ class Engine:
         if self.rates is not None:
             return lr * (self.rates / self.optimizers[player].settings["lr"])
         return lr if self.replicas is None else lr.expand(self.replicas)
-
-    def _going(self, active: Tensor, now: StrategyState, before: StrategyState) -> StrategyState:
-        """A strategy's state after a step, which a replica that has stopped keeps as it was (unless it has grown)."""
-        after: StrategyState = {}
-        for name, value in now.items():
-            old = before.get(name)
-            if old is not None and isinstance(value, dict):
-                after[name] = self._going(active, value, old)
-            elif old is not None and value.shape == old.shape:
-                after[name] = torch.where(self.broadcast(active, value), value, old)
-            else:
-                after[name] = value
-        return after
 
     # --- a task's beginning and end ------------------------------------------------------------------
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import nn
-
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer
 from weft.core.source import Batch
 from weft.core.strategy import Penalty, Strategy, Summing
+from weft.engine.distributed import world
+from weft.engine.gradients.coupled import mixes
+from weft.engine.gradients.loss import Place
 
-__all__ = ["refuse_batch_statistics", "refuse_groups", "refuse_strategy"]
+__all__ = ["refuse_groups", "refuse_mixing", "refuse_strategy"]
 
 
 _SEES = "say what it sees in one word, such as sees = 'groups' (weft.core.sight)"
@@ -52,13 +53,14 @@ def refuse_strategy(strategy: Strategy, objective: Objective, optimizers: Mappin
         )
 
 
-def refuse_batch_statistics(strategy: Strategy, objective: Objective) -> None:
-    """Single examples have no statistics over a batch."""
-    for name, layer in objective.named_modules():
-        if strategy.sees == "examples" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+def refuse_mixing(objective: Objective, at: Place, batch: Batch) -> None:
+    """Rows that several processes share must not be mixed by the net; see `mixes`."""
+    for player in objective.players or ("",):
+        if mixes(objective, player, at, batch):
             raise ValueError(
-                f"{strategy!r} looks at one example at a time, and {name!r} ({type(layer).__name__}) takes "
-                "statistics over the batch, so one example has no gradient of its own; use LayerNorm or GroupNorm"
+                f"expected rows that stand by themselves where {world()[1]} processes share each batch, got a net of "
+                f"{type(objective).__name__} in which a row's loss depends on the rows beside it (statistics over the "
+                "batch, such as x - x.mean(0)), which would be those of one share; train in one process"
             )
 
 

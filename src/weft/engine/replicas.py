@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from weft.core.source import Batch, Source, number_rows
 from weft.core.state import State
+from weft.core.strategy import StrategyState
 from weft.core.trees import tree_map, tree_stack
 from weft.engine.vectorize import vectorized
 
-__all__ = ["batches", "broadcast", "mapped", "numbered", "once"]
+__all__ = ["batches", "broadcast", "going", "mapped", "numbered", "once"]
 
 Result = TypeVar("Result")
 
@@ -26,6 +28,20 @@ def mapped(replicas: int | None, function: Callable[..., Result], *args: object)
 def broadcast(replicas: int | None, value: Tensor, like: Tensor) -> Tensor:
     """One number per replica, shaped to multiply a stacked tensor."""
     return value if replicas is None else value.reshape(-1, *(1,) * (like.dim() - 1))
+
+
+def going(active: Tensor, now: StrategyState, before: StrategyState) -> StrategyState:
+    """Replicas' state after a step, which one that has stopped keeps as it was (unless it has grown)."""
+    after: StrategyState = {}
+    for name, value in now.items():
+        old = before.get(name)
+        if old is not None and isinstance(value, dict):
+            after[name] = going(active, value, old)
+        elif old is not None and value.shape == old.shape:
+            after[name] = torch.where(broadcast(len(active), active, value), value, old)
+        else:
+            after[name] = value
+    return after
 
 
 def batches(source: Source, state: State) -> Iterator[Batch]:

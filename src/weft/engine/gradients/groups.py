@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from weft.core.objective import reduce
-from weft.core.source import Batch
+from weft.core.source import Batch, flatten_groups
 from weft.core.strategy import Strategy, StrategyState, Summing
 from weft.core.trees import Params, tree_add, tree_map
+from weft.engine.gradients.coupled import Jacobian
 from weft.engine.gradients.loss import Parts, Wrapped, counted, differentiate, masses, shares
+from weft.engine.gradients.pooled import split
 from weft.engine.gradients.route import Route
 from weft.engine.vectorize import Mapper, in_chunks
 from weft.engine.verbs import sums_of
@@ -61,7 +63,15 @@ def by_groups(
     def one(p: Params, held: Params, part: Batch) -> Gradients:
         return grad_and_value(lambda q: each(q, held, part), has_aux=True)(p)
 
+    shared: Jacobian | None = None
+    if route.coupled:
+        shared = Jacobian(mapper, wrapped, params, buffers, split(flatten_groups(batch), route.pieces))
+        batch, buffers = {"place": shared.places}, {}
+
     def some(held: Params, part: Batch) -> Gradients:
+        if shared is not None:
+            gradients, losses = shared(part["place"])
+            return gradients, (losses, {})
         if route.layers is None:
             return mapper(one, (None, 0, 0), params, held, part)
         gradients, losses = route.layers(wrapped(buffers), params, part, transform=route.transform)
@@ -71,10 +81,13 @@ def by_groups(
     summing = sums_of(strategy)
     if route.chunk < len(weights) and summing is not None and whole:
         parts = _summed(some, spread, batch, weights, route.chunk, summing)
-        parts["mass"] = mass
-        return parts
-    gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), route.chunk)
-    return {"gradient": gradients, "loss": losses, "mass": mass, "buffers": _merged(after, weights)}
+    else:
+        gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), route.chunk)
+        parts = {"gradient": gradients, "loss": losses, "buffers": _merged(after, weights)}
+    if shared is not None:
+        parts["buffers"] = shared.buffers
+    parts["mass"] = mass
+    return parts
 
 
 def _mean(

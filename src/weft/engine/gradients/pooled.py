@@ -15,7 +15,7 @@ from weft.core.trees import Params, tree_add, tree_map
 from weft.engine.gradients.loss import Parts, Wrapped, differentiate, mass_of, masses
 from weft.engine.gradients.route import Route
 
-__all__ = ["mean_loss", "pooled", "side_by_side", "weighed"]
+__all__ = ["mean_loss", "pooled", "side_by_side", "split", "weighed"]
 
 
 def pooled(route: Route, wrapped: Wrapped, params: Params, buffers: Params, batch: Batch) -> Parts:
@@ -44,7 +44,7 @@ def pooled(route: Route, wrapped: Wrapped, params: Params, buffers: Params, batc
 
 def _pieces(route: Route, batch: Batch) -> tuple[list[tuple[Batch, Tensor | float | None]], Tensor | int]:
     """The rows in as many parts as they are run through, each with its share of the mass (None of all); and that."""
-    pieces = _split(flatten_groups(batch) if route.grouped else batch, route.pieces)
+    pieces = split(flatten_groups(batch) if route.grouped else batch, route.pieces)
     total: Tensor | int = 0
     for piece in pieces:
         total = total + mass_of(piece)
@@ -78,7 +78,8 @@ def weighed(batch: Batch, weighting: str, dtype: torch.dtype) -> Batch:
     return {**batch, "weight": weight / mass.clamp_min(torch.finfo(mass.dtype).tiny).unsqueeze(1)}
 
 
-def _split(batch: Batch, pieces: int) -> list[Batch]:
+def split(batch: Batch, pieces: int) -> list[Batch]:
+    """The rows in so many parts, as near to equal as can be."""
     if pieces == 1:
         return [batch]
     rows = rows_of(batch)

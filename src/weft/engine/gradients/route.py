@@ -13,11 +13,12 @@ from weft.core.objective import Objective
 from weft.core.source import Batch, flatten_groups, rows_of
 from weft.core.strategy import Loss, Strategy
 from weft.core.trees import Params, tree_map
+from weft.engine.gradients.coupled import fitting, mixes
 from weft.engine.gradients.layers import GroupGradients
 from weft.engine.gradients.loss import Place, base_loss
 from weft.engine.verbs import sums_of
 
-__all__ = ["Route", "in_groups", "look", "saved_bytes"]
+__all__ = ["Route", "in_groups", "look", "saved", "saved_bytes"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Route:
         bytes: what one group or example takes; 0 where the gradient is that of the mean loss alone.
         chunk: how many of them fit the memory bound at a time.
         layers: their gradients from one backward of all rows, where the layers' rule holds.
+        coupled: whether examples' gradients are those of a forward that all rows share, since the net mixes them.
     """
 
     objective: Objective
@@ -45,6 +47,7 @@ class Route:
     bytes: int = 0
     chunk: int = 1
     layers: GroupGradients | None = None
+    coupled: bool = False
 
 
 def look(
@@ -81,11 +84,16 @@ def look(
     group = tree_map(itemgetter(0), batch)
     gradients = sum(p.numel() * p.element_size() for p in params.values())
     passes = 4 if strategy.does("wrap") else 2
+    beside = 4 * gradients if sums_of(strategy) is not None else 0
+    if strategy.sees == "examples":
+        flat = flatten_groups(batch)
+        if rows_of(flat) == 1 or mixes(objective, player, at, flat):  # of a single row nothing is known
+            size, chunk = fitting(saved(loss, params, flat), params, flat, passes // 2, memory - beside)
+            return made(bytes=size, chunk=chunk, coupled=True)
     size = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
     layers = _layers(objective, loss, params, batch, strategy)
     if layers is not None:
         size += layers.bytes * rows_of(group)
-    beside = 4 * gradients if sums_of(strategy) is not None else 0
     return made(bytes=size, chunk=max(1, (memory - beside) // max(size, 1)), layers=layers)
 
 
@@ -96,19 +104,23 @@ def in_groups(batch: Batch, strategy: Strategy, grouped: bool) -> Batch:
     return tree_map(partial(torch.unsqueeze, dim=1), flatten_groups(batch) if grouped else batch)
 
 
-def saved_bytes(loss: Loss, params: Params, batch: Batch) -> int:
-    """Bytes that autograd keeps for the backward of one loss: the activations' share of the memory."""
-    total = 0
+def saved(loss: Loss, params: Params, batch: Batch) -> list[Tensor]:
+    """What autograd keeps for the backward of one loss."""
+    kept: list[Tensor] = []
 
     def pack(t: Tensor) -> Tensor:
-        nonlocal total
-        total += t.numel() * t.element_size()
+        kept.append(t)
         return t
 
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         loss(leaves, batch)
-    return total
+    return kept
+
+
+def saved_bytes(loss: Loss, params: Params, batch: Batch) -> int:
+    """Bytes that autograd keeps for the backward of one loss: the activations' share of the memory."""
+    return sum(t.numel() * t.element_size() for t in saved(loss, params, batch))
 
 
 def _layers(

@@ -28,7 +28,10 @@ class ANDMask(Summing):
         rescale: divide each tensor's masked gradient by its kept share, so that the step does not
             shrink with the mask (essential with Adam: what is masked away all the time would
             otherwise be undone by its normalization of small gradients).
-        each: what counts as an environment: `environment`, or `example` for every example its own.
+        each: what counts as an environment: `environment`, or `example` for every example its own. With batch
+            normalization (or other statistics over the batch) the gradient of an example is, as in the authors' code,
+            that of its loss through the batch's statistics, and a step costs about as many backwards as the batch has
+            rows. Layers before it need no bias: its gradient is zero up to rounding, on whose sign there is no vote.
 
     References:
         Parascandolo, Neitz, Orvieto, Gresele and Schölkopf, "Learning explanations that are hard to
