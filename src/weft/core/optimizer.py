@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from weft.core.configured import Configured, closest
+from weft.core.legal import Flag, Legal, Number, Several, Such, check
 
 __all__ = ["Optimizer", "as_optimizer"]
 
@@ -24,6 +25,22 @@ _NAMES: dict[str, type[torch.optim.Optimizer]] = {
 # These act on every component by itself, so one of them serves stacked replicas at once.
 _ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+_OURS = ("freeze", "groups", "lr")  # what settings mean that a user's own optimizer takes, it knows itself
+
+
+def _patterns(given: object) -> bool:
+    if not isinstance(given, Sequence | Set) or isinstance(given, bytes):
+        return False
+    return all(isinstance(pattern, str) for pattern in given)
+
+
+def _by_pattern(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(own, Mapping) for own in given.values())
+
+
+def _scales(given: object) -> bool:
+    """Adafactor has two, of which the first may be left to it."""
+    return isinstance(given, Sequence) and len(given) == 2 and all(map((Number(0) | None).allows, given))
 
 
 class Optimizer(Configured):
@@ -39,6 +56,25 @@ class Optimizer(Configured):
     Optimizer('sgd', lr=0.1, momentum=0.9)
     """
 
+    legal: ClassVar[dict[str, Legal]] = {
+        "algorithm": Such("a name, a class of torch.optim or a factory", lambda a: isinstance(a, str) or callable(a)),
+        "freeze": Such("patterns of parameter names such as ('body.*',)", _patterns),
+        "groups": Such("settings by pattern such as {'head.*': {'lr': 0.01}}", _by_pattern) | None,
+        "lr": Number(0),
+        "weight_decay": Number(0),
+        "momentum": Number(0, 1, "[)"),
+        "dampening": Number(0, 1),
+        "betas": Several("two numbers in [0, 1) such as (0.9, 0.999)", Number(0, 1, "[)"), least=2, most=2),
+        "alpha": Number(0, 1),
+        "rho": Number(0, 1),
+        "eps": Number(0) | Such("two of them", _scales),
+        "lr_decay": Number(0),
+        "momentum_decay": Number(0),
+        "initial_accumulator_value": Number(0),
+        **dict.fromkeys(("nesterov", "amsgrad", "centered", "maximize", "decoupled_weight_decay"), Flag()),
+        **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), Flag() | None),
+    }
+
     def __init__(
         self,
         algorithm: Any = "adam",
@@ -51,6 +87,17 @@ class Optimizer(Configured):
         self.freeze = freeze
         self.groups = groups
         self.settings = settings
+
+    def validate(self) -> None:
+        factory = self._factory()
+        torchs = inspect.isclass(factory) and factory.__module__.startswith("torch.optim")
+
+        def known(given: Mapping[str, Any]) -> Mapping[str, Any]:
+            return given if torchs else {name: value for name, value in given.items() if name in _OURS}
+
+        check(Optimizer, known(self.get_params()))
+        for pattern, given in (self.groups or {}).items():
+            check(Optimizer, known(given), f"Optimizer's group {pattern!r}")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {"algorithm": self.algorithm, "freeze": self.freeze, "groups": self.groups, **self.settings}
@@ -123,8 +170,10 @@ class Optimizer(Configured):
             settings.setdefault("capturable", True)  # so that the step can be recorded as a CUDA graph
         try:
             return factory(groups, **settings)
-        except TypeError as error:
-            raise TypeError(f"expected settings that {self.algorithm!r} takes, got {self.settings}: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"expected settings that {self.algorithm!r} takes, got {self.settings}: {error}"
+            ) from error
 
 
 def as_optimizer(optimizer: Any) -> Optimizer:

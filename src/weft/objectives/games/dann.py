@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.configured import Range, closest
+from weft.core.legal import WIDTHS, Number, Such, Whole
 from weft.core.objective import Capability, Objective, Output
 from weft.core.random import key_of, keyed
 from weft.core.source import Batch, Field, Spec
-from weft.nets.make import NetLike, make_net
+from weft.nets.make import NET, NetLike, make_net
 from weft.objectives.supervised.labelled import Classification, ClassWeight
 
 __all__ = ["DANN"]
@@ -66,6 +66,13 @@ class DANN(Objective):
 
     players = ("objective", "adversary")
     space = {"strength": Range(0.01, 100.0, log=True)}  # DomainBed's
+    legal = {
+        "objective": Such("one such as Classification()", lambda given: isinstance(given, Objective)) | None,
+        "strength": Number(0),
+        "adversary": NET,
+        "hidden": WIDTHS,
+        "adversary_steps": Whole(1),
+    }
     capabilities = _OfWrapped()
 
     def __init__(
@@ -131,10 +138,6 @@ class DANN(Objective):
     # --- the game -------------------------------------------------------------------------------------
 
     def build(self, spec: Spec) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected DANN's strength >= 0, got {self.strength!r}")
-        if not isinstance(self.adversary_steps, int | np.integer) or self.adversary_steps < 1:
-            raise ValueError(f"expected DANN's adversary_steps to be an integer >= 1, got {self.adversary_steps!r}")
         inner = self._wrapped()
         name = type(inner).__name__
         if inner.players:
