@@ -104,6 +104,8 @@ class Number(Legal):
     def words(self) -> str:  # type: ignore[override]
         if self.high == inf:
             return self.noun if self.low == -inf else f"{self.noun} {'>=' if self.ends[0] == '[' else '>'} {self.low}"
+        if self.low == -inf:
+            return f"{self.noun} {'<=' if self.ends[1] == ']' else '<'} {self.high}"
         return f"{self.noun} in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
 
     def kind(self, value: object) -> bool:
@@ -132,7 +134,7 @@ class Whole(Number):
     noun: ClassVar[str] = "an integer"
 
     def fits(self, value: object) -> bool:
-        return isinstance(_real(value), int) and super().fits(value)
+        return isinstance(value, int | np.integer) and super().fits(value)
 
     def most(self, number: float) -> float:
         return 2**31 if self.high == inf else self.high

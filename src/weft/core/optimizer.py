@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Configured, closest
-from weft.core.legal import Flag, Legal, Number, Several, Such, check
+from weft.core.legal import Choice, Flag, Legal, Number, Several, Such, Whole
 
 __all__ = ["Optimizer", "as_optimizer"]
 
@@ -25,7 +25,8 @@ _NAMES: dict[str, type[torch.optim.Optimizer]] = {
 # These act on every component by itself, so one of them serves stacked replicas at once.
 _ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
-_OURS = ("freeze", "groups", "lr")  # what settings mean that a user's own optimizer takes, it knows itself
+_OURS = ("algorithm", "freeze", "groups", "lr")
+_TWO = Several("Adafactor's two, such as (None, 1e-3)", Number(0) | None, least=2, most=2)
 
 
 def _patterns(given: object) -> bool:
@@ -36,11 +37,6 @@ def _patterns(given: object) -> bool:
 
 def _by_pattern(given: object) -> bool:
     return isinstance(given, Mapping) and all(isinstance(own, Mapping) for own in given.values())
-
-
-def _scales(given: object) -> bool:
-    """Adafactor has two, of which the first may be left to it."""
-    return isinstance(given, Sequence) and len(given) == 2 and all(map((Number(0) | None).allows, given))
 
 
 class Optimizer(Configured):
@@ -67,12 +63,22 @@ class Optimizer(Configured):
         "betas": Several("two numbers in [0, 1) such as (0.9, 0.999)", Number(0, 1, "[)"), least=2, most=2),
         "alpha": Number(0, 1),
         "rho": Number(0, 1),
-        "eps": Number(0) | Such("two of them", _scales),
+        "eps": Number(0),
         "lr_decay": Number(0),
         "momentum_decay": Number(0),
         "initial_accumulator_value": Number(0),
+        "lambd": Number(0),
+        "t0": Number(0),
+        "etas": Several("two numbers > 0 such as (0.5, 1.2)", Number(0, ends="()"), least=2, most=2),
+        "step_sizes": Several("two numbers > 0 such as (1e-6, 50.0)", Number(0, ends="()"), least=2, most=2),
+        "beta2_decay": Number(high=0),
+        "d": Number(0, ends="()"),
+        "ns_coefficients": Several("three numbers", Number(), least=3, most=3),
+        "ns_steps": Whole(1, 99),
+        "adjust_lr_fn": Choice("original", "match_rms_adamw") | None,
         **dict.fromkeys(("nesterov", "amsgrad", "centered", "maximize", "decoupled_weight_decay"), Flag()),
-        **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), Flag() | None),
+        **dict.fromkeys(("capturable", "differentiable"), Flag()),
+        **dict.fromkeys(("foreach", "fused"), Flag() | None),
     }
 
     def __init__(
@@ -89,15 +95,18 @@ class Optimizer(Configured):
         self.settings = settings
 
     def validate(self) -> None:
-        factory = self._factory()
-        torchs = inspect.isclass(factory) and factory.__module__.startswith("torch.optim")
-
-        def known(given: Mapping[str, Any]) -> Mapping[str, Any]:
-            return given if torchs else {name: value for name, value in given.items() if name in _OURS}
-
-        check(Optimizer, known(self.get_params()))
-        for pattern, given in (self.groups or {}).items():
-            check(Optimizer, known(given), f"Optimizer's group {pattern!r}")
+        factory, declared = self._factory(), dict(self.legal)
+        if not inspect.isclass(factory) or not factory.__module__.startswith("torch.optim"):
+            declared = {name: declared[name] for name in _OURS}  # a user's own knows what its settings mean
+        elif factory is torch.optim.Adafactor:
+            declared["eps"] = _TWO
+        groups = [("Optimizer's", self.get_params())]
+        if declared["groups"].allows(self.groups):
+            groups += [(f"the group {pattern!r}'s", dict(own)) for pattern, own in (self.groups or {}).items()]
+        for whose, settings in groups:
+            for name, value in settings.items():
+                if name in declared:
+                    declared[name].check(value, f"{whose} {name}")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {"algorithm": self.algorithm, "freeze": self.freeze, "groups": self.groups, **self.settings}

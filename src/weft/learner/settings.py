@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from weft.core import legal
 from weft.core.catalogue import find
 from weft.core.configured import closest
-from weft.core.legal import Choice, Flag, Legal, Number, Such, Whole, told
+from weft.core.legal import Choice, Flag, Legal, Number, Several, Such, Whole, told
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer, as_optimizer
 from weft.core.source import Source
@@ -209,7 +209,6 @@ def _held_out(given: object) -> bool:
 _COUNT = Whole(1, 2**20) | Such(
     'lists by parameter name such as {"optimizer__lr": [1e-3, 1e-2]}', lambda given: isinstance(given, Mapping)
 )
-_RUNS = Such("a list of functions of a record", lambda given: isinstance(given, Sequence) and all(map(callable, given)))
 LEGAL: dict[str, Legal] = {
     "objective": _Read("an objective", as_objective),
     "strategy": _Read("a strategy, its name or None", as_strategy),
@@ -230,7 +229,7 @@ LEGAL: dict[str, Legal] = {
     "device": Such("a device such as 'cpu' or 'cuda:0'", lambda given: isinstance(given, str | torch.device)) | None,
     "dtype": Choice(*DTYPES),
     "memory": Whole(1, 2**50),
-    "callbacks": _RUNS,
+    "callbacks": Several("a list of functions of a record", Such("a function", callable)),
     "verbose": Flag(),
     "folder": Such("a path", lambda given: isinstance(given, str | PathLike)) | None,
 }

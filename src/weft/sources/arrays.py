@@ -102,6 +102,8 @@ class Arrays(Source):
         check(Arrays, locals())
         named = {"x": x, "y": y, "weight": weight, **fields}
         self.fields: dict[str, Tensor] = {name: torch.as_tensor(t) for name, t in named.items() if t is not None}
+        if not self.fields:
+            raise ValueError("expected rows x or fields by name, got none; for example Arrays(x) or Arrays(None, y=y)")
         self.rows = len(next(iter(self.fields.values())))
         for name, t in self.fields.items():
             if len(t) != self.rows:
