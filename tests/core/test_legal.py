@@ -259,6 +259,8 @@ WAYS = {
     "the optimizer": (lambda: fitted(optimizer=Optimizer("sgd", momentum=5)), "Optimizer's momentum"),
     "a preset": (lambda: fitted(hidden=b"ab"), "Regressor's hidden"),
     "the learner": (lambda: fitted(random_state=2**63), "Regressor's random_state"),
+    "a device beyond counting": (lambda: fitted(device=2**63), "expected a device"),
+    "the objective, asked for settings": (lambda: Learner(Regression(noise=0)).settings(), "Regression's noise"),
     "empty text as callbacks": (lambda: fitted(callbacks=b""), "a list of functions"),
     "a swept strategy": (
         lambda: fitted(strategy=ANDMask(), replicas={"strategy__threshold": [0.5, "1"]}),

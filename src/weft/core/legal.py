@@ -113,7 +113,7 @@ class Number(Legal):
 
     def fits(self, value: object) -> bool:
         number = _real(value)
-        if number is None or number != number or self.near(number):  # NaN equals nothing
+        if number is None or self.near(number):
             return False
         above = number >= self.low if self.ends[0] == "[" else number > self.low
         return above and (number <= self.high if self.ends[1] == "]" else number < self.high)

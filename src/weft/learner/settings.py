@@ -133,7 +133,7 @@ def as_device(given: Any) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=given)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ValueError(
             f"expected a device that PyTorch finds here, such as 'cpu' or 'cuda:0', got {given!r}: {error}"
         ) from error
