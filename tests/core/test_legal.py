@@ -3,6 +3,7 @@
 import inspect
 import re
 from fnmatch import fnmatch
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -282,6 +283,11 @@ WAYS = {
     ),
     "the same rate twice": (lambda: fitted(replicas={"optimizer__lr": [0.1, 0.1]}), "expected replicas that differ"),
     "bytes to sweep": (lambda: fitted(replicas={"optimizer__lr": b"ab"}), "a list of values for 'optimizer__lr'"),
+    "a number to sweep": (lambda: fitted(replicas={"optimizer__lr": torch.tensor(0.1)}), "expected a list of values"),
+    "another mapping": (
+        lambda: fitted(replicas=MappingProxyType({"optimizer__lr": [0.1, 0.2]})),
+        "or lists by parameter name .* got mappingproxy",
+    ),
     "nothing to sweep": (lambda: fitted(replicas={}), "expected lists .* got {}"),
     "seeds that run out": (lambda: fitted(replicas=2, random_state=2**63 - 1), "not as many"),
 }

@@ -6,9 +6,7 @@ import ast
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -78,7 +76,8 @@ class Legal:
         return f"write {read!r}, without quotes" if read is not None and self.allows(read) else ""
 
     def __or__(self, other: Legal | None) -> Legal:
-        return _Either(self, _NONE if other is None else other)
+        options = self.options if isinstance(self, _Either) else (self,)
+        return _Either(*options, _NONE if other is None else other)
 
 
 def _real(value: object) -> float | None:
@@ -90,23 +89,16 @@ def _real(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-@dataclass(frozen=True)
 class Number(Legal):
     """A finite number between two ends, which belong to it (`[`, `]`) or not (`(`, `)`); never a bool."""
 
-    low: float = -inf
-    high: float = inf
-    ends: str = "[]"
+    noun = "a number"
 
-    noun: ClassVar[str] = "a number"
-
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        if self.high == inf:
-            return self.noun if self.low == -inf else f"{self.noun} {'>=' if self.ends[0] == '[' else '>'} {self.low}"
-        if self.low == -inf:
-            return f"{self.noun} {'<=' if self.ends[1] == ']' else '<'} {self.high}"
-        return f"{self.noun} in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
+    def __init__(self, low: float = -inf, high: float = inf, ends: str = "[]") -> None:
+        self.low, self.high, self.ends = low, high, ends
+        above, below = ">=" if ends[0] == "[" else ">", "<=" if ends[1] == "]" else "<"
+        limits = {(True, False): f" {above} {low}", (False, True): f" {below} {high}", (False, False): ""}
+        self.words = self.noun + limits.get((low > -inf, high < inf), f" in {ends[0]}{low}, {high}{ends[1]}")
 
     def kind(self, value: object) -> bool:
         return _real(value) is not None
@@ -127,11 +119,10 @@ class Number(Legal):
         return f"at most {self.most(number):,.10g}" if number is not None and abs(number) > self.most(number) else ""
 
 
-@dataclass(frozen=True)
 class Whole(Number):
     """An integer between two ends; never a bool, and without an upper end at most 2**31."""
 
-    noun: ClassVar[str] = "an integer"
+    noun = "an integer"
 
     def fits(self, value: object) -> bool:
         return isinstance(value, int | np.integer) and super().fits(value)
@@ -140,7 +131,6 @@ class Whole(Number):
         return 2**31 if self.high == inf else self.high
 
 
-@dataclass(frozen=True)
 class Flag(Legal):
     """True or False, and nothing that merely counts as one of them."""
 
@@ -225,13 +215,8 @@ class _Either(Legal):
     def near(self, value: object) -> str:
         return next(filter(None, (option.near(value) for option in self.options)), "")
 
-    def __or__(self, other: Legal | None) -> Legal:
-        return _Either(*self.options, _NONE if other is None else other)
-
 
 _NONE = Such("None", lambda value: value is None)
-
-
 WIDTHS = Several("widths of layers such as (128, 128)", Whole(1))
 
 

@@ -151,7 +151,7 @@ def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
     """What distinguishes each replica: parameter values by name."""
     if replicas is None:
         return [{"random_state": seed}]
-    if not isinstance(replicas, Mapping):
+    if not isinstance(replicas, dict):
         _COUNT.check(replicas, "replicas")
         if seed + int(replicas) > 2**63:
             raise ValueError(
@@ -159,7 +159,8 @@ def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
             )
         return [{"random_state": seed + k} for k in range(int(replicas))]
     for name, values in replicas.items():
-        if not isinstance(values, Sequence | np.ndarray | Tensor) or isinstance(values, str | bytes):
+        listed = isinstance(values, Sequence | np.ndarray | Tensor) and not isinstance(values, str | bytes)
+        if not listed or getattr(values, "ndim", 1) == 0:
             raise TypeError(f"expected a list of values for {name!r} in replicas, got {values!r}")
     lengths = {name: len(values) for name, values in replicas.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
@@ -207,7 +208,7 @@ def _held_out(given: object) -> bool:
 
 
 _COUNT = Whole(1, 2**20) | Such(
-    'lists by parameter name such as {"optimizer__lr": [1e-3, 1e-2]}', lambda given: isinstance(given, Mapping)
+    'lists by parameter name such as {"optimizer__lr": [1e-3, 1e-2]}', lambda given: isinstance(given, dict)
 )
 LEGAL: dict[str, Legal] = {
     "objective": _Read("an objective", as_objective),
