@@ -233,14 +233,15 @@ class ColouredMNIST(Claim):
     def trained(self, name: str, trials: list[dict[str, Any]], part: Any, setting: Any, report: Report) -> list[Any]:
         """A net for each trial; those with the same annealing are trained at once."""
         nets: dict[int, Any] = {}
+        first = [trials.index(trial) for trial in trials]  # several rules may choose the same one
         for anneal in sorted({trial["anneal"] for trial in trials}):
-            at = [k for k, trial in enumerate(trials) if trial["anneal"] == anneal]
+            at = sorted({k for k in first if trials[k]["anneal"] == anneal})
             lists = {key: [trials[k][key] for k in at] for key in trials[0] if key != "anneal"}
             way = methods(LAMBDA, anneal, setting.searched_width)[name]
             net = learner(way, having(setting, width=setting.searched_width), name, replicas=lists)
             report.fit(net, part[0], part[1], environment=part[2], what=f"choosing for {name}")
             nets.update({k: net.replica(i) for i, k in enumerate(at)})
-        return [nets[k] for k in range(len(trials))]
+        return [nets[k] for k in first]
 
 
 def data(setting: Any) -> list[list[Any]]:

@@ -349,9 +349,9 @@ def test_bad_studies(given, told):
         ("gan", "expected methods that predict a target"),
         ("regression", "expected methods for classes"),
         ("ewc", "expected tasks for 'ewc'"),
-        ("and-mask(threshold=2)", r"threshold in \[0, 1\]"),
+        ("and-mask(threshold=2)", r"threshold to be a number in \[0, 1\]"),
         ("mlp(dropuot=0.5)", "did you mean 'dropout'"),
-        ("mlp(dropout=1.5)/and-mask", "expected a net for .*between 0 and 1, but got 1.5"),
+        ("mlp(dropout=1.5)/and-mask", "MLP.s dropout to be a number in .*, got 1.5"),
     ],
 )
 def test_bad_methods(tmp_path, method, told):

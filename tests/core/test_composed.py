@@ -162,7 +162,7 @@ def test_a_wrapped_policy_acts():
         (Wrapped(LeastSquares()), ValueError, "trained by descent, got LeastSquares, which is solved"),
         (Heads({"a": DANN()}), ValueError, "Heads's a to have one player, got DANN"),
         (Wrapped(Regression), TypeError, "Wrapped's objective to be one such as"),
-        (Heads({"a": "regression"}), TypeError, "Heads's a to be one such as"),
+        (Heads({"a": "regression"}), TypeError, "Heads' heads to be objectives by name"),
     ],
 )
 def test_parts_that_are_refused(objective, error, message):

@@ -75,5 +75,5 @@ def test_what_does_not_agree_names_both(parts, message):
 def test_a_setting_that_is_no_word_is_left_to_validation():
     mask = ANDMask(each=["example"])
     assert mask.sees == "groups"
-    with pytest.raises(ValueError, match="ANDMask's each to be 'environment' or 'example'"):
+    with pytest.raises(TypeError, match="ANDMask's each to be one of 'environment', 'example'"):
         mask.validate()

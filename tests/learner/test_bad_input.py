@@ -419,7 +419,7 @@ CASES = {
         lambda: weave(ANDMask(), 3),
         r"expected strategies, such as weave\(EWC\(\), ANDMask\(\)\), got 3",
     ),
-    "a number as net": (lambda: classifier(module=3).fit(X, LABELS), "nn.Module, a factory, a name or None, got int"),
+    "a number as net": (lambda: classifier(module=3).fit(X, LABELS), "nn.Module, a factory, a name or None, got 3"),
     "a factory of numbers": (
         lambda: classifier(module=lambda: 3).fit(X, LABELS),
         "factory to return an nn.Module, got int",
@@ -444,25 +444,28 @@ CASES = {
     "a function as callbacks": (lambda: classifier(callbacks=print).fit(X, LABELS), "a list of functions of a record"),
     "a word as replicas": (
         lambda: classifier(replicas="8").fit(X, LABELS),
-        "a number or lists by parameter name, got '8'",
+        "or lists by parameter name such as .*, got '8'.*; write 8, without quotes",
     ),
-    "no replicas": (lambda: classifier(replicas=0).fit(X, LABELS), "expected replicas >= 1, got 0"),
+    "no replicas": (
+        lambda: classifier(replicas=0).fit(X, LABELS),
+        r"expected replicas to be an integer in \[1, .*, got 0",
+    ),
     "a sweep over one number": (
         lambda: classifier(replicas={"optimizer__lr": 0.1}).fit(X, LABELS),
         "expected a list of values for 'optimizer__lr' in replicas, got 0.1",
     ),
     "a sweep over words": (
         lambda: classifier(replicas={"optimizer__lr": ["a", "b"]}).fit(X, LABELS),
-        r"expected numbers for 'optimizer__lr' in replicas, got \['a', 'b'\]",
+        "expected Optimizer's lr to be a number >= 0, got 'a'",
     ),
     "a sweep out of range": (
         lambda: classifier(strategy=ANDMask(), replicas={"strategy__threshold": [0.5, 2.0]}).fit(
             X, LABELS, environment=SITE
         ),
-        r"threshold in \[0, 1\], got 2.0",
+        r"threshold to be a number in \[0, 1\], got 2.0",
     ),
     "an unknown device": (lambda: classifier(device="gpu").fit(X, LABELS), "such as 'cpu' or 'cuda:0', got 'gpu'"),
-    "an unknown seed": (lambda: classifier(random_state="a").fit(X, LABELS), "'a' cannot be used to seed"),
+    "an unknown seed": (lambda: classifier(random_state="a").fit(X, LABELS), "a RandomState or None, got 'a'"),
     # parameters out of range
     "epochs and steps": (
         lambda: classifier(steps=3).fit(X, LABELS),
@@ -470,14 +473,17 @@ CASES = {
     ),
     "two as validation": (
         lambda: classifier(validation=2).fit(X, LABELS),
-        r"a share such as 0.1, a pair \(X, y\) or a source, got 2",
+        r"in \(0, 1\), a pair \(X, y\), a data set, a source or None, got 2",
     ),
     "rows as validation": (
         lambda: classifier(validation=X).fit(X, LABELS),
-        r"a pair \(X, y\) or a source, got ndarray",
+        r"a pair \(X, y\), a data set, a source or None, got array.* \(ndarray\)",
     ),
-    "true as validation": (lambda: classifier(validation=True).fit(X, LABELS), "a share such as 0.1.* got True"),
-    "more than everything for validation": (lambda: classifier(validation=1.5).fit(X, LABELS), r"in \(0, 1\), got 1.5"),
+    "true as validation": (lambda: classifier(validation=True).fit(X, LABELS), "a number in .* got True"),
+    "more than everything for validation": (
+        lambda: classifier(validation=1.5).fit(X, LABELS),
+        r"in \(0, 1\), .* got 1.5",
+    ),
     "nothing left for validation": (
         lambda: classifier(validation=0.1).fit(X[[0, 50]], LABELS[[0, 50]]),
         r"expected rows in the validation part, got none; with so few rows pass validation=\(X, y\)",
@@ -488,18 +494,24 @@ CASES = {
     ),
     "a threshold beyond one": (
         lambda: classifier(strategy=ANDMask(threshold=2.0)).fit(X, LABELS, environment=SITE),
-        r"expected ANDMask's threshold in \[0, 1\], got 2.0",
+        r"expected ANDMask's threshold to be a number in \[0, 1\], got 2.0",
     ),
-    "less than no epochs": (lambda: classifier(epochs=-1).fit(X, LABELS), "epochs to be an integer >= 0, got -1"),
-    "half an epoch": (lambda: classifier(epochs=0.5).fit(X, LABELS), "epochs to be an integer >= 0, got 0.5"),
-    "an empty batch": (lambda: classifier(batch_size=0).fit(X, LABELS), "batch_size to be an integer >= 1, got 0"),
+    "less than no epochs": (
+        lambda: classifier(epochs=-1).fit(X, LABELS),
+        "epochs to be an integer >= 0 or None, got -1",
+    ),
+    "half an epoch": (lambda: classifier(epochs=0.5).fit(X, LABELS), "epochs to be an integer >= 0 or None, got 0.5"),
+    "an empty batch": (
+        lambda: classifier(batch_size=0).fit(X, LABELS),
+        "batch_size to be an integer >= 1 or None, got 0",
+    ),
     "no accumulation": (lambda: classifier(accumulate=0).fit(X, LABELS), "accumulate to be an integer >= 1, got 0"),
-    "no patience": (lambda: classifier(patience=0).fit(X, LABELS), "patience to be an integer >= 1, got 0"),
+    "no patience": (lambda: classifier(patience=0).fit(X, LABELS), "patience to be an integer >= 1 or None, got 0"),
     "a norm below zero": (
         lambda: classifier(clip=-1.0).fit(X, LABELS),
-        "expected clip to be a norm > 0 or None, got -1.0",
+        "clip to be a number > 0 or None, got -1.0",
     ),
-    "no noise": (lambda: Learner(Regression(noise=0.0)).fit(X, Y), "expected noise > 0, got 0.0"),
+    "no noise": (lambda: Learner(Regression(noise=0.0)).fit(X, Y), "noise to be a number > 0, got 0.0"),
     "weights of unknown labels": (
         lambda: classifier(class_weight={9: 2.0}).fit(X, LABELS),
         r"labels among \[0, 1, 2\], got also \[9\]",

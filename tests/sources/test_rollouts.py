@@ -144,7 +144,7 @@ def test_discrete_observations_are_one_hot():
 @pytest.mark.parametrize("name", ["envs", "horizon"])
 @pytest.mark.parametrize("value", [0, -3, 2.5])
 def test_bad_numbers(name, value):
-    with pytest.raises(ValueError, match=f"expected Rollouts' {name} to be an integer >= 1, got {value}"):
+    with pytest.raises(ValueError, match=f"expected Rollouts' {name} to be an integer >= 1( or None)?, got {value}"):
         Rollouts(CartPole(), **{name: value})
 
 
@@ -156,7 +156,7 @@ def test_bad_environments():
         Rollouts("Pendulum-v1", envs=2)
     with pytest.raises(ValueError, match="at least one environment"):
         Rollouts([])
-    with pytest.raises(TypeError, match="without reset, step"):
+    with pytest.raises(TypeError, match=r"a gymnasium id such as .*, got 3"):
         Rollouts(3)
     mdp = FiniteMDP(torch.ones(1, 2, 1), torch.zeros(1, 2))
     with pytest.raises(ValueError, match="one kind of observation and action"):

@@ -8,6 +8,7 @@ from torch.func import grad
 
 from weft.core import random
 from weft.core.configured import Configured
+from weft.core.legal import Choice, Number, Whole
 from weft.core.source import Batch
 from weft.core.strategy import Loss
 from weft.core.trees import Params
@@ -36,20 +37,18 @@ class PGD(Configured):
         PGD(eps=0.3, steps=40, step=0.01, start='random')
     """
 
+    legal = {
+        "eps": Number(0),
+        "steps": Whole(1),
+        "step": Number(0, ends="()") | None,
+        "start": Choice("clean", "random"),
+    }
+
     def __init__(self, *, eps: float = 0.1, steps: int = 1, step: float | None = None, start: str = "clean") -> None:
         self.eps = eps
         self.steps = steps
         self.step = step
         self.start = start
-
-    def validate(self) -> None:
-        """Raises for hyperparameters out of range."""
-        if not float(self.eps) >= 0:
-            raise ValueError(f"expected PGD's eps >= 0, got {self.eps!r}")
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise ValueError(f"expected PGD's steps to be a positive integer, got {self.steps!r}")
-        if self.start not in ("clean", "random"):
-            raise ValueError(f"expected PGD's start to be 'clean' or 'random', got {self.start!r}")
 
     def __call__(self, loss: Loss, params: Params, batch: Batch) -> Tensor:
         """The perturbed inputs; they carry no gradient to the parameters."""

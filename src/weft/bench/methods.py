@@ -49,6 +49,7 @@ class Method:
         made = parse(objective, "objectives") if objective else _default(classes)
         way = parse(strategy, "strategies") if strategy else parse("erm", "strategies")
         way.validate()
+        made.validate()
         if isinstance(getattr(made, "net", None), str):
             _try_net(made.net, text)
         if made.fields not in (("x", "y"), ("x", "y", "environment")):

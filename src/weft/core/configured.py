@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from weft.core.legal import Legal, check
+
 __all__ = ["Configured", "Range", "closest", "shown"]
 
 
@@ -50,9 +52,11 @@ class Configured:
 
     Attributes:
         space: by hyperparameter, the range that a search takes where the user names none.
+        legal: by hyperparameter, what it may be (see `weft.core.legal`); those of classes below are inherited.
     """
 
     space: ClassVar[dict[str, Range]] = {}
+    legal: ClassVar[dict[str, Legal]] = {}
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
@@ -90,6 +94,14 @@ class Configured:
                 value = getattr(twin, outer).having(**{inner: value})
             setattr(twin, outer, value)
         return twin
+
+    def validate(self) -> None:
+        """Raises ValueError or TypeError for hyperparameters that are not `legal`; called when work starts."""
+        params = self.get_params(deep=False)
+        check(type(self), params)
+        for value in params.values():
+            if isinstance(value, Configured):
+                value.validate()
 
     def __repr__(self) -> str:
         signature = inspect.signature(type(self).__init__).parameters

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from weft.core.configured import Configured, closest
+from weft.core.legal import Choice, Flag, Legal, Number, Several, Such, Whole
 
 __all__ = ["Optimizer", "as_optimizer"]
 
@@ -24,6 +25,18 @@ _NAMES: dict[str, type[torch.optim.Optimizer]] = {
 # These act on every component by itself, so one of them serves stacked replicas at once.
 _ELEMENTWISE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+_OURS = ("algorithm", "freeze", "groups", "lr")
+_TWO = Several("Adafactor's two, such as (None, 1e-3)", Number(0) | None, least=2, most=2)
+
+
+def _patterns(given: object) -> bool:
+    if not isinstance(given, Sequence | Set) or isinstance(given, bytes):
+        return False
+    return all(isinstance(pattern, str) for pattern in given)
+
+
+def _by_pattern(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(own, Mapping) for own in given.values())
 
 
 class Optimizer(Configured):
@@ -39,6 +52,35 @@ class Optimizer(Configured):
     Optimizer('sgd', lr=0.1, momentum=0.9)
     """
 
+    legal: ClassVar[dict[str, Legal]] = {
+        "algorithm": Such("a name, a class of torch.optim or a factory", lambda a: isinstance(a, str) or callable(a)),
+        "freeze": Such("patterns of parameter names such as ('body.*',)", _patterns),
+        "groups": Such("settings by pattern such as {'head.*': {'lr': 0.01}}", _by_pattern) | None,
+        "lr": Number(0),
+        "weight_decay": Number(0),
+        "momentum": Number(0, 1, "[)"),
+        "dampening": Number(0, 1),
+        "betas": Several("two numbers in [0, 1) such as (0.9, 0.999)", Number(0, 1, "[)"), least=2, most=2),
+        "alpha": Number(0, 1),
+        "rho": Number(0, 1),
+        "eps": Number(0),
+        "lr_decay": Number(0),
+        "momentum_decay": Number(0),
+        "initial_accumulator_value": Number(0),
+        "lambd": Number(0),
+        "t0": Number(0),
+        "etas": Several("two numbers > 0 such as (0.5, 1.2)", Number(0, ends="()"), least=2, most=2),
+        "step_sizes": Several("two numbers > 0 such as (1e-6, 50.0)", Number(0, ends="()"), least=2, most=2),
+        "beta2_decay": Number(high=0),
+        "d": Number(0, ends="()"),
+        "ns_coefficients": Several("three numbers", Number(), least=3, most=3),
+        "ns_steps": Whole(1, 99),
+        "adjust_lr_fn": Choice("original", "match_rms_adamw") | None,
+        **dict.fromkeys(("nesterov", "amsgrad", "centered", "maximize", "decoupled_weight_decay"), Flag()),
+        **dict.fromkeys(("capturable", "differentiable"), Flag()),
+        **dict.fromkeys(("foreach", "fused"), Flag() | None),
+    }
+
     def __init__(
         self,
         algorithm: Any = "adam",
@@ -51,6 +93,20 @@ class Optimizer(Configured):
         self.freeze = freeze
         self.groups = groups
         self.settings = settings
+
+    def validate(self) -> None:
+        factory, declared = self._factory(), dict(self.legal)
+        if not inspect.isclass(factory) or not factory.__module__.startswith("torch.optim"):
+            declared = {name: declared[name] for name in _OURS}  # a user's own knows what its settings mean
+        elif factory is torch.optim.Adafactor:
+            declared["eps"] = _TWO
+        groups = [("Optimizer's", self.get_params())]
+        if declared["groups"].allows(self.groups):
+            groups += [(f"the group {pattern!r}'s", dict(own)) for pattern, own in (self.groups or {}).items()]
+        for whose, settings in groups:
+            for name, value in settings.items():
+                if name in declared:
+                    declared[name].check(value, f"{whose} {name}")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {"algorithm": self.algorithm, "freeze": self.freeze, "groups": self.groups, **self.settings}
@@ -129,8 +185,10 @@ class Optimizer(Configured):
             settings.setdefault("capturable", True)  # so that the step can be recorded as a CUDA graph
         try:
             return factory(groups, **settings)
-        except TypeError as error:
-            raise TypeError(f"expected settings that {self.algorithm!r} takes, got {self.settings}: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"expected settings that {self.algorithm!r} takes, got {self.settings}: {error}"
+            ) from error
 
 
 def as_optimizer(optimizer: Any) -> Optimizer:

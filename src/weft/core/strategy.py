@@ -168,9 +168,6 @@ class Strategy(Configured):
         """What the word that it sees asks of the engine."""
         return sight_of(self.sees)
 
-    def validate(self) -> None:
-        """Raises ValueError or TypeError for hyperparameters out of range; called when work starts."""
-
     def refuses(self, objective: Objective) -> str | None:
         """The mathematical reason why it cannot train this objective, or None."""
         if objective.solved and (isinstance(self, Penalty) or any(self.does(verb) for verb in _VERBS)):

@@ -28,6 +28,7 @@ def seeded(seed: int, *places: int | str) -> Iterator[None]:
 
 def build(objective: Objective, spec: Spec, seed: int, dtype: torch.dtype) -> Objective:
     """A copy of the objective with its networks made, for these shapes, by this seed."""
+    objective.validate()
     built = copy.deepcopy(objective)
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
@@ -14,6 +14,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import check_is_fitted
 
 from weft.core.configured import closest
+from weft.core.legal import Legal
 from weft.core.objective import Objective
 from weft.core.optimizer import as_optimizer
 from weft.core.source import Source
@@ -24,8 +25,9 @@ from weft.engine.loop import History, Plan, progress_of
 from weft.learner.answers import Answers
 from weft.learner.folder import Folder, save
 from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
-from weft.learner.runs import copied, go_on, records, replica_settings, solve_all, start, train_all
+from weft.learner.runs import copied, go_on, records, solve_all, start, train_all
 from weft.learner.settings import (
+    LEGAL,
     Settings,
     as_device,
     as_objective,
@@ -33,6 +35,7 @@ from weft.learner.settings import (
     as_strategy,
     check,
     optimizers_of,
+    replica_settings,
 )
 from weft.learner.sourcing import match, sources
 from weft.learner.training import Phase, Run, Training
@@ -90,6 +93,8 @@ class Learner(Answers):
         >>> learner.predict(X[:2]).tolist(), len(learner.history_)
         ([0, 0], 30)
     """
+
+    legal: ClassVar[dict[str, Legal]] = LEGAL
 
     def __init__(
         self,
@@ -159,9 +164,7 @@ class Learner(Answers):
         one = copy.copy(self)
         for outer in {name.partition("__")[0] for name in own if "__" in name}:
             setattr(one, outer, clone(getattr(one, outer, None), safe=False))
-        one.set_params(**own, replicas=None)
-        as_strategy(one.strategy).validate()
-        return one
+        return one.set_params(**own, replicas=None)
 
     def _settings_of(self, replica: dict[str, Any]) -> Settings:
         one = self._with(replica)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from weft.core.configured import closest
+from weft.core.legal import WIDTHS, Legal
 from weft.core.objective import Objective
 from weft.learner.estimator import Learner
+from weft.nets.make import NET
+from weft.objectives.supervised.labelled import CLASS_WEIGHT
 
 __all__ = ["Classifier", "Regressor"]
 
@@ -53,6 +56,8 @@ class Classifier(ClassifierMixin, _Preset):
         [0, 0, 0]
     """
 
+    legal: ClassVar[dict[str, Legal]] = {"module": NET, "hidden": WIDTHS, "class_weight": CLASS_WEIGHT}
+
     def __init__(
         self, module: Any = None, *, hidden: Sequence[int] = (128, 128), class_weight: Any = None, **settings: Any
     ) -> None:
@@ -81,6 +86,8 @@ class Regressor(RegressorMixin, _Preset):
         >>> Regressor(random_state=0).fit(X, y / 100).predict(X[:3]).shape
         (3,)
     """
+
+    legal: ClassVar[dict[str, Legal]] = {"module": NET, "hidden": WIDTHS}
 
     def __init__(self, module: Any = None, *, hidden: Sequence[int] = (128, 128), **settings: Any) -> None:
         super().__init__(**settings)

@@ -40,7 +40,6 @@ __all__ = [
     "go_on",
     "make_engine",
     "records",
-    "replica_settings",
     "solve_all",
     "start",
     "train_all",
@@ -55,32 +54,6 @@ class Kind(Protocol):
 
     @property
     def episodic(self) -> bool: ...
-
-
-def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
-    """What distinguishes each replica: parameter values by name."""
-    if replicas is None:
-        return [{"random_state": seed}]
-    if isinstance(replicas, int | np.integer) and not isinstance(replicas, bool):
-        if replicas < 1:
-            raise ValueError(f"expected replicas >= 1, got {replicas}")
-        return [{"random_state": seed + k} for k in range(int(replicas))]
-    if not isinstance(replicas, dict) or not replicas:
-        raise TypeError(
-            f"expected replicas to be a number or lists by parameter name, got {replicas!r}; for example "
-            'replicas=8 or replicas={"optimizer__lr": [1e-3, 1e-2]}'
-        )
-    for name, values in replicas.items():
-        if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
-            raise TypeError(f"expected a list of values for {name!r} in replicas, got {values!r}")
-    lengths = {name: len(values) for name, values in replicas.items()}
-    if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise ValueError(
-            f"expected lists of one length in replicas, one value for each replica, got {lengths}; for every "
-            "combination of values write them out, as itertools.product does"
-        )
-    count = next(iter(lengths.values()))
-    return [{"random_state": seed, **{n: v[k] for n, v in replicas.items()}} for k in range(count)]
 
 
 # --- beginning ------------------------------------------------------------------------------------------

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.random import RandomState
 from sklearn.utils import check_random_state
+from torch import Tensor
+from torch.utils.data import Dataset
 
+from weft.core import legal
 from weft.core.catalogue import find
 from weft.core.configured import closest
+from weft.core.legal import Choice, Flag, Legal, Number, Several, Such, Whole, told
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer, as_optimizer
+from weft.core.source import Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.schedule import as_schedule
@@ -22,11 +29,20 @@ from weft.engine.schedule import as_schedule
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
 
-__all__ = ["DTYPES", "Settings", "as_device", "as_objective", "as_seed", "as_strategy", "check", "optimizers_of"]
+__all__ = [
+    "DTYPES",
+    "LEGAL",
+    "Settings",
+    "as_device",
+    "as_objective",
+    "as_seed",
+    "as_strategy",
+    "check",
+    "optimizers_of",
+    "replica_settings",
+]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-_COUNTS = {"epochs": 0, "steps": 0, "batch_size": 1, "accumulate": 1, "patience": 1, "memory": 1}
-_CHOICES = {"weighting": ("example", "group"), "init": ("reset", "keep"), "dtype": tuple(DTYPES)}
 
 
 @dataclass(frozen=True)
@@ -74,16 +90,11 @@ class Settings:
         )
 
 
-def _shown(given: object) -> str:
-    """What came, for a message; a class where an instance should be is the commonest slip."""
-    return f"the class {given.__name__}; make one: {given.__name__}()" if inspect.isclass(given) else repr(given)
-
-
 def as_objective(given: object) -> Objective:
     """The `objective` parameter."""
     if not isinstance(given, Objective):
         raise TypeError(
-            f"expected an objective such as Classification(), got {_shown(given)}; a plain nn.Module goes "
+            f"expected an objective such as Classification(), got {told(given)}; a plain nn.Module goes "
             "into an objective, as in Classification(module), or into Classifier(module)"
         )
     return given
@@ -94,7 +105,7 @@ def as_strategy(given: object) -> Strategy:
     if given is None or isinstance(given, str):
         given = find("strategies", given or "erm")
     if not isinstance(given, Strategy):
-        raise TypeError(f"expected a strategy such as ANDMask(threshold=0.8), its name or None, got {_shown(given)}")
+        raise TypeError(f"expected a strategy such as ANDMask(threshold=0.8), its name or None, got {told(given)}")
     return given
 
 
@@ -122,7 +133,7 @@ def as_device(given: Any) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=given)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ValueError(
             f"expected a device that PyTorch finds here, such as 'cpu' or 'cuda:0', got {given!r}: {error}"
         ) from error
@@ -136,25 +147,105 @@ def as_seed(random_state: Any) -> int:
     return distributed.agree(int(check_random_state(random_state).randint(2**31)))
 
 
+def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
+    """What distinguishes each replica: parameter values by name."""
+    if replicas is None:
+        return [{"random_state": seed}]
+    if not isinstance(replicas, dict):
+        _COUNT.check(replicas, "replicas")
+        if seed + int(replicas) > 2**63:
+            raise ValueError(
+                f"expected {replicas} seeds in [0, 2**63), got random_state={seed}, after which there are not as many"
+            )
+        return [{"random_state": seed + k} for k in range(int(replicas))]
+    for name, values in replicas.items():
+        listed = isinstance(values, Sequence | np.ndarray | Tensor) and not isinstance(values, str | bytes)
+        if not listed or getattr(values, "ndim", 1) == 0:
+            raise TypeError(f"expected a list of values for {name!r} in replicas, got {values!r}")
+    lengths = {name: len(values) for name, values in replicas.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(
+            f"expected lists of one length in replicas, one value for each replica, got {lengths}; for every "
+            "combination of values write them out, as itertools.product does"
+        )
+    count = next(iter(lengths.values()))
+    rows = [{"random_state": seed, **{n: _bare(v[k]) for n, v in replicas.items()}} for k in range(count)]
+    seen: dict[object, int] = {}
+    for k, row in enumerate(rows):
+        first = seen.setdefault(tuple(map(_same, row.values())), k)
+        if first != k:
+            raise ValueError(
+                f"expected replicas that differ, got {row} for both {first} and {k}, which would learn the same; give "
+                "each a random_state of its own, or leave one out"
+            )
+    return rows
+
+
+def _same(value: object) -> object:
+    """What is the same for values that are the same; nets with weights of their own are not."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_same, value))
+    return value if value is None or isinstance(value, str | int | float) else id(value)
+
+
+def _bare(value: Any) -> Any:
+    """Numbers of NumPy and PyTorch as Python's."""
+    return value.item() if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0) else value
+
+
+class _Read(Legal):
+    """What a function reads, or refuses in its own words."""
+
+    def __init__(self, words: str, read: Callable[[Any], object]) -> None:
+        self.words, self.read = words, read
+
+    def check(self, value: object, what: str, default: object = None) -> None:
+        self.read(value)
+
+
+def _held_out(given: object) -> bool:
+    return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2)
+
+
+_COUNT = Whole(1, 2**20) | Such(
+    'lists by parameter name such as {"optimizer__lr": [1e-3, 1e-2]}', lambda given: isinstance(given, dict)
+)
+LEGAL: dict[str, Legal] = {
+    "objective": _Read("an objective", as_objective),
+    "strategy": _Read("a strategy, its name or None", as_strategy),
+    "optimizer": _Read("an optimizer's name, class or factory", lambda given: None),  # by player: see `check`
+    "schedule": _Read("a schedule's name, a function of progress, or a class of torch.optim", as_schedule),
+    "epochs": Whole(0) | None,
+    "steps": Whole(0) | None,
+    "batch_size": Whole(1) | None,
+    "accumulate": Whole(1),
+    "clip": Number(0, ends="()") | None,
+    "weighting": Choice("example", "group"),
+    "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
+    "patience": Whole(1) | None,
+    "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
+    "init": Choice("reset", "keep"),
+    "warm_start": Flag(),
+    "random_state": Whole(0, 2**63 - 1) | Such("a RandomState", lambda given: isinstance(given, RandomState)) | None,
+    "device": Such("a device such as 'cpu' or 'cuda:0'", lambda given: isinstance(given, str | torch.device)) | None,
+    "dtype": Choice(*DTYPES),
+    "memory": Whole(1, 2**50),
+    "callbacks": Several("a list of functions of a record", Such("a function", callable)),
+    "verbose": Flag(),
+    "folder": Such("a path", lambda given: isinstance(given, str | PathLike)) | None,
+}
+"""What the Learner's parameters may be."""
+
+
 def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
     """Raises for parameters out of range, and where the strategy cannot train the objective."""
+    legal.check(type(learner), learner.get_params(deep=False))
     strategy.validate()
+    objective.validate()
+    for optimizer in optimizers_of(learner.optimizer, objective).values():
+        optimizer.validate()
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
     if learner.epochs is not None and learner.steps is not None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
-    for name, least in _COUNTS.items():
-        value = getattr(learner, name)
-        if value is None and name not in ("accumulate", "memory"):
-            continue
-        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
-            raise ValueError(f"expected {name} to be an integer >= {least}, got {value!r}")
-    if learner.clip is not None and not (isinstance(learner.clip, Real) and learner.clip > 0):
-        raise ValueError(f"expected clip to be a norm > 0 or None, got {learner.clip!r}")
-    for name, known in _CHOICES.items():
-        if getattr(learner, name) not in known:
-            raise closest(str(getattr(learner, name)), known, name)
-    if not isinstance(learner.callbacks, Sequence) or not all(callable(callback) for callback in learner.callbacks):
-        raise TypeError(f"expected callbacks to be a list of functions of a record, got {learner.callbacks!r}")
-    as_schedule(learner.schedule)

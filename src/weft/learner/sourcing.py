@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -89,14 +88,7 @@ def _validation(settings: Settings) -> float | tuple[Any, Any] | Source | None:
         return Cast(given, settings.dtype)
     if isinstance(given, Dataset):
         return unpack(given, None)
-    if isinstance(given, tuple) and len(given) == 2:
-        return given
-    if isinstance(given, Real) and not isinstance(given, Integral):
-        if not 0.0 < float(given) < 1.0:
-            raise ValueError(f"expected validation to be a share of the rows in (0, 1), got {given!r}")
-        return float(given)
-    shown = type(given).__name__ if hasattr(given, "shape") else repr(given)
-    raise TypeError(f"expected validation to be a share such as 0.1, a pair (X, y) or a source, got {shown}")
+    return given if isinstance(given, tuple) else float(given)
 
 
 def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, Source | None]:

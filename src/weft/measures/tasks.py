@@ -168,8 +168,18 @@ def untrained(learner: Learner, X: Any, y: Any, **more: Any) -> Learner | None:
     if isinstance(learner.replicas, dict):
         count = len(next(iter(learner.replicas.values())))
         swept = {n: v for n, v in learner.replicas.items() if n == "random_state" or n.startswith("objective__")}
-        bare.replicas = swept or {"random_state": [as_seed(learner.random_state)] * count}
-    still = {"strategy": None, "epochs": None, "steps": 0, "folder": None, "verbose": False, "callbacks": ()}
+        # No step is taken: the rates only tell replicas apart that differ in their strategies.
+        bare.replicas = {"random_state": [as_seed(learner.random_state)] * count, **swept}
+        bare.replicas["optimizer__lr"] = [1.0 / (1 + k) for k in range(count)]
+    still = {
+        "strategy": None,
+        "optimizer": "adam",
+        "epochs": None,
+        "steps": 0,
+        "folder": None,
+        "verbose": False,
+        "callbacks": (),
+    }
     bare.set_params(**still, validation=None, patience=None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training itself will say it

@@ -13,13 +13,31 @@ from torch import nn
 
 from weft.core.catalogue import class_of, named, spelled
 from weft.core.configured import closest
+from weft.core.legal import Legal, check
 from weft.core.source import Field
 from weft.core.spelling import called
 
-__all__ = ["NetLike", "make_net"]
+__all__ = ["NET", "NetLike", "make_net"]
 
 NetLike = nn.Module | Callable[..., nn.Module] | str | None
 """What a user may give as a net: a module, a factory, a name, or None for an MLP."""
+
+
+class _Net(Legal):
+    """A net as a user may give it; of a name, that it is one, with settings that it takes."""
+
+    words = "an nn.Module, a factory, a name or None"
+
+    def kind(self, value: object) -> bool:
+        return value is None or isinstance(value, str) or callable(value)
+
+    def check(self, value: object, what: str, default: object = None) -> None:
+        super().check(value, what, default)
+        if isinstance(value, str):
+            _named(value, what, ())
+
+
+NET = _Net()
 
 
 def make_net(
@@ -68,7 +86,7 @@ def _named(text: str, what: str, hidden: Sequence[int]) -> Callable[[int, int], 
     """A net of the catalogue by name, with its settings."""
     name, nodes = called(text)
     if spelled(name) not in named("nets"):
-        raise closest(name, named("nets"), f"a {what}'s name")
+        raise closest(name, named("nets"), f"{what} as a net's name")
     make = class_of("nets", name)
     taken = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     settings: dict[str, object] = {"hidden": hidden} if "hidden" in taken else {}
@@ -79,6 +97,7 @@ def _named(text: str, what: str, hidden: Sequence[int]) -> Callable[[int, int], 
             settings[setting] = ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(f"expected a number, text or a tuple for {setting} of {name}, got {text!r}") from error
+    check(make, settings)
     return partial(make, **settings)
 
 

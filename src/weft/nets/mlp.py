@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from weft.core.configured import closest
+from weft.core.legal import WIDTHS, Choice, Flag, Legal, Number, Whole, check
 
 __all__ = ["MLP", "Linear"]
 
@@ -38,6 +39,16 @@ class MLP(nn.Module):
     torch.Size([5, 1])
     """
 
+    legal: ClassVar[dict[str, Legal]] = {
+        "inputs": Whole(1),
+        "outputs": Whole(1),
+        "hidden": WIDTHS,
+        "activation": Choice(*_ACTIVATIONS),
+        "dropout": Number(0, 1, "[)"),
+        "batch_norm": Flag(),
+        "init": Choice("torch", "kaiming"),
+    }
+
     def __init__(
         self,
         inputs: int,
@@ -49,12 +60,7 @@ class MLP(nn.Module):
         batch_norm: bool = False,
         init: str = "torch",
     ) -> None:
-        if not isinstance(hidden, Sequence) or not all(isinstance(width, int) and width > 0 for width in hidden):
-            raise ValueError(f"expected hidden to be widths of layers such as (128, 128), got {hidden!r}")
-        if activation not in _ACTIVATIONS:
-            raise closest(activation, _ACTIVATIONS, "an activation")
-        if init not in ("torch", "kaiming"):
-            raise closest(init, ("torch", "kaiming"), "an initialization")
+        check(MLP, locals())
         layers: list[nn.Module] = [nn.Flatten()]
         for width in hidden:
             layers.append(nn.Linear(inputs, width) if init == "torch" else KaimingLinear(inputs, width))
@@ -88,7 +94,10 @@ class Linear(nn.Sequential):
     tensor(0., grad_fn=<SumBackward0>)
     """
 
+    legal: ClassVar[dict[str, Legal]] = {"inputs": Whole(1), "outputs": Whole(1), "bias": Flag()}
+
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:
+        check(Linear, locals())
         super().__init__(nn.Flatten(), _ZeroLinear(inputs, outputs, bias=bias))
 
 

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from weft.core.legal import Choice, Flag, Legal, Number, Such, Whole, check
 from weft.core.random import bits, fold, key_of
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
 
-__all__ = ["Arrays", "as_array", "numbered_by"]
+__all__ = ["CLASSES", "Arrays", "as_array", "numbered_by"]
+
+
+def _has_rows(given: object) -> bool:
+    """Whether it is numbers with rows on the leading axis."""
+    try:
+        return torch.as_tensor(given).dim() > 0
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _all_rows(fields: object) -> bool:
+    return isinstance(fields, dict) and all(map(_has_rows, fields.values()))
+
+
+def _one_each(given: object) -> bool:
+    """Whether it is a list of values, be they numbers or names."""
+    return not isinstance(given, str | bytes | Mapping) and as_array(given).ndim > 0
+
+
+_ROWS = Such("a tensor or array with rows on its leading axis", _has_rows) | None
+CLASSES = (
+    Whole(1)
+    | Such(
+        "numbers of classes by field",
+        lambda given: isinstance(given, Mapping),
+        lambda given: all(map(Whole(1).allows, dict(given).values())),  # type: ignore[call-overload]
+    )
+    | None
+)
+_EACH = Such("an array or list with one value for each row", _one_each) | None
 
 
 class Arrays(Source):
@@ -46,6 +77,20 @@ class Arrays(Source):
     """
 
     stacks = True
+    legal: ClassVar[dict[str, Legal]] = {
+        "x": _ROWS,
+        "y": _ROWS,
+        "environment": _EACH,
+        "weight": _ROWS,
+        "batch_size": Whole(1) | None,
+        "grouped": Flag(),
+        "with_environment": Flag(),
+        "holdout": Number(0, 1, "[)"),
+        "part": Choice("train", "validation"),
+        "strata": _EACH,
+        "classes": CLASSES,
+        "fields": Such("fields by name, rows of numbers", lambda given: isinstance(given, dict), _all_rows),
+    }
 
     def __init__(
         self,
@@ -63,18 +108,17 @@ class Arrays(Source):
         classes: int | Mapping[str, int] | None = None,
         **fields: Tensor,
     ) -> None:
+        check(Arrays, locals())
         named = {"x": x, "y": y, "weight": weight, **fields}
         self.fields: dict[str, Tensor] = {name: torch.as_tensor(t) for name, t in named.items() if t is not None}
+        if not self.fields:
+            raise ValueError("expected rows x or fields by name, got none; for example Arrays(x) or Arrays(None, y=y)")
         self.rows = len(next(iter(self.fields.values())))
         for name, t in self.fields.items():
             if len(t) != self.rows:
                 raise ValueError(f"expected {self.rows} rows in {name!r} as in the others, got {len(t)}")
         if self.rows == 0:
             raise ValueError("expected at least one row, got none; check the filter that made this data")
-        if batch_size is not None and (not isinstance(batch_size, int | np.integer) or batch_size < 1):
-            raise ValueError(f"expected batch_size to be a positive integer or None for all rows, got {batch_size!r}")
-        if not 0.0 <= holdout < 1.0:
-            raise ValueError(f"expected the held-out share in [0, 1), got {holdout!r}")
         device = next(iter(self.fields.values())).device
         self.grouped, self.batch_size, self.holdout, self.part = grouped, batch_size, holdout, part
         self.environments: np.ndarray[Any, Any] = np.zeros(1)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from weft.core.legal import Legal, Such, Whole, check
 from weft.core.random import bits, fold, key_of
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
 from weft.core.trees import tree_map
-from weft.sources.arrays import numbered_by
+from weft.sources.arrays import CLASSES, numbered_by
 
 __all__ = ["Episodes"]
 
 Tasks = Callable[[Tensor, int], Batch]
 Rows = ArrayLike | Tensor
+
+
+def _draws(given: object) -> bool:
+    return len(given) == 3 if isinstance(given, tuple) else callable(given)
 
 
 class Episodes(Source):
@@ -47,6 +53,13 @@ class Episodes(Source):
     grouped = True
     episodic = True
     stacks = True
+    legal: ClassVar[dict[str, Legal]] = {
+        "draw": Such("a function that draws tasks, such as weft.data.sinusoids, or arrays (X, y, task)", _draws),
+        "tasks": Whole(1),
+        "shots": Whole(1),
+        "queries": Whole(1) | None,
+        "classes": CLASSES,
+    }
 
     def __init__(
         self,
@@ -57,20 +70,9 @@ class Episodes(Source):
         queries: int | None = None,
         classes: int | Mapping[str, int] | None = None,
     ) -> None:
+        check(Episodes, locals())
         self.tasks, self.shots, self.queries = tasks, shots, shots if queries is None else queries
-        for name in ("tasks", "shots", "queries"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"expected Episodes' {name} to be a positive integer, got {value!r}")
-        if isinstance(draw, tuple):
-            self.draw: Tasks = _Pool(*draw, rows=self.shots + self.queries)
-        elif callable(draw):
-            self.draw = draw
-        else:
-            raise TypeError(
-                f"expected a function that draws tasks, or arrays (X, y, task), got {type(draw).__name__}; for example "
-                "Episodes(weft.data.sinusoids) or Episodes((X, y, subject))"
-            )
+        self.draw: Tasks = _Pool(*draw, rows=self.shots + self.queries) if isinstance(draw, tuple) else draw
         probe = self.draw(key_of(torch.zeros(1, dtype=torch.int64)), 2)
         numbered = numbered_by(classes, probe)
         self.spec = {name: Field(tuple(t.shape[2:]), t.dtype, numbered.get(name)) for name, t in probe.items()}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from weft.core.legal import Flag, Legal, Such, Whole, check
 from weft.core.random import fold
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
@@ -47,6 +47,10 @@ class Environment(Protocol[Position]):
 World = str | Environment[Any]  # what an episode's state is, is the world's own affair
 
 
+def _plays(given: object) -> bool:
+    return isinstance(given, str | list | tuple) or hasattr(given, "reset")
+
+
 class Rollouts(Source):
     """Plays whole episodes with the current policy; a row of a batch is a trajectory.
 
@@ -77,6 +81,16 @@ class Rollouts(Source):
 
     stacks = True
     acts = True
+    legal: ClassVar[dict[str, Legal]] = {
+        "environment": Such(
+            "a gymnasium id such as 'CartPole-v1', an environment of tensors such as weft.data.CartPole(), or a list "
+            "of those",
+            _plays,
+        ),
+        "envs": Whole(1),
+        "horizon": Whole(1) | None,
+        "greedy": Flag(),
+    }
 
     def __init__(
         self,
@@ -86,9 +100,7 @@ class Rollouts(Source):
         horizon: int | None = None,
         greedy: bool = False,
     ) -> None:
-        for name, value in (("envs", envs), ("horizon", horizon)):
-            if (value is not None or name == "envs") and (not isinstance(value, int | np.integer) or value < 1):
-                raise ValueError(f"expected Rollouts' {name} to be an integer >= 1, got {value!r}")
+        check(Rollouts, locals())
         self.grouped = isinstance(environment, list | tuple)
         self.envs, self.greedy = int(envs), greedy
         given = list(environment) if isinstance(environment, list | tuple) else [environment]

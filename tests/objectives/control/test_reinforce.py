@@ -269,7 +269,7 @@ def test_validation_is_by_greedy_episodes_for_each_replica():
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        (REINFORCE(discount=1.5), "expected REINFORCE's discount in"),
+        (REINFORCE(discount=1.5), "expected REINFORCE's discount to be a number in"),
         (REINFORCE(baseline="tme"), "did you mean 'time'"),
         (REINFORCE(torch.nn.Linear(4, 3)), "expected a policy whose answer"),
     ],

@@ -175,7 +175,7 @@ def test_strategies_on_features_act_on_the_game():
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        (DANN(strength=-1.0), "expected DANN's strength >= 0, got -1.0"),
+        (DANN(strength=-1.0), "expected DANN's strength to be a number >= 0, got -1.0"),
         (DANN(adversary_steps=0), "adversary_steps to be an integer >= 1, got 0"),
         (DANN(GAN()), "one player, got GAN, which is a game"),
         (DANN(LeastSquares()), "trained by descent, got LeastSquares, which is solved"),

@@ -198,7 +198,7 @@ def test_hyperparameters_of_heads_are_reached_by_name():
         (Heads(), "expected Heads to have objectives by name"),
         (Heads({}), "expected Heads to have objectives by name"),
         (small(weights={"masse": 1.0}), "a head to weigh among kind, mass, got 'masse'; did you mean 'mass'"),
-        (small(weights={"mass": -1.0}), "finite weights >= 0 for Heads, got -1.0 for 'mass'"),
+        (small(weights={"mass": -1.0}), "Heads' weights to be weights >= 0 by name or None, got {'mass': -1.0}"),
         (small(weights={"mass": 0, "kind": 0}), "some of Heads' weights to be positive"),
         (Heads({"size": Regression()}), r"rows with 'size_y', which Heads reads, got \['kind_y', 'mass_y', 'x'\]"),
         (Heads({"mass": LeastSquares()}), "trained by descent, got LeastSquares"),

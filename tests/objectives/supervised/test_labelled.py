@@ -56,5 +56,5 @@ def test_a_regression_learns_diabetes():
 
 
 def test_the_noise_must_be_positive():
-    with pytest.raises(ValueError, match="noise > 0"):
+    with pytest.raises(ValueError, match="noise to be a number > 0"):
         Learner(Regression(noise=0.0)).fit(X, Y)

@@ -46,5 +46,5 @@ def test_singular_designs_are_solved_too():
 
 
 def test_the_ridge_must_not_be_negative():
-    with pytest.raises(ValueError, match="ridge >= 0"):
+    with pytest.raises(ValueError, match="ridge to be a number >= 0"):
         Learner(LeastSquares(ridge=-1.0)).fit(X, Y)

@@ -75,5 +75,5 @@ def test_it_holds_what_has_no_likelihood():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="L2Anchor's strength >= 0, got -1"):
+    with pytest.raises(ValueError, match="L2Anchor's strength to be a number >= 0, got -1"):
         line(L2Anchor(strength=-1.0)).fit(*TASKS[0])

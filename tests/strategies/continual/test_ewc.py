@@ -174,7 +174,8 @@ def test_fit_with_a_task_column():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"strength": -1.0}, "strength >= 0"), ({"fisher": "exact"}, "'true', 'sampled', 'emp")]
+    ("settings", "message"),
+    [({"strength": -1.0}, "strength to be a number >= 0"), ({"fisher": "exact"}, "'true', 'sampled', 'emp")],
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -229,11 +229,11 @@ def test_bad_input():
     for wrong, error, message in (
         ({"generator": Learner(Classification())}, ValueError, r"that can sample, such as Learner\(GAN\(\), steps"),
         ({"generator": GAN()}, TypeError, r"to be a learner that can sample.*got GAN\(\)"),
-        ({"generator": Learner}, TypeError, r"to be a learner that can sample.*got <class"),
+        ({"generator": Learner}, TypeError, r"to be a learner that can sample.*got the class Learner; make one"),
         ({"generator": "gan"}, TypeError, "to be a learner that can sample.*got 'gan'"),
         ({}, ValueError, "Regression draws none and no generator was given; give one"),
         ({"size": 0}, ValueError, "GenerativeReplay's size to be an integer >= 1, got 0"),
-        ({"share": 1.0}, ValueError, r"GenerativeReplay's share in \[0, 1\), got 1.0"),
+        ({"share": 1.0}, ValueError, r"GenerativeReplay's share to be a number in \[0, 1\), got 1.0"),
     ):
         with pytest.raises(error, match=message):
             line(GenerativeReplay(**wrong)).fit(X, y)

@@ -356,10 +356,10 @@ def test_bad_input():
         ({"curvature": "block"}, "expected Laplace's curvature to be one of"),
         ({"penalties": "first"}, "expected Laplace's penalties to be one of"),
         ({"fisher": "exact"}, "expected Laplace's fisher to be one of"),
-        ({"decay": 1.5}, "expected Laplace's decay in"),
+        ({"decay": 1.5}, "expected Laplace's decay to be a number in"),
         ({"decay": 0.5}, "use 'online'"),
         ({"rank": 0}, "expected Laplace's rank to be an integer >= 1, got 0"),
-        ({"strength": -1.0}, "expected Laplace's strength >= 0"),
+        ({"strength": -1.0}, "expected Laplace's strength to be a number >= 0"),
     ):
         with pytest.raises(ValueError, match=message):
             Classifier(strategy=Laplace(**wrong), epochs=1).fit(X, LABELS)

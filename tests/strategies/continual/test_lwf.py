@@ -74,6 +74,9 @@ def test_it_remembers_what_the_new_rows_can_tell():
 
 
 def test_bad_input():
-    for wrong, message in (({"strength": -1.0}, "strength >= 0"), ({"temperature": 0.0}, "temperature > 0, got 0.0")):
+    for wrong, message in (
+        ({"strength": -1.0}, "strength to be a number >= 0"),
+        ({"temperature": 0.0}, "temperature to be a number > 0, got 0.0"),
+    ):
         with pytest.raises(ValueError, match=message):
             Classifier(strategy=LwF(**wrong)).fit(np.eye(4), [0, 1, 0, 1])

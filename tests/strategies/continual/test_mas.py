@@ -54,7 +54,7 @@ def test_the_next_task_is_held_by_it():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="MAS's strength >= 0, got -1"):
+    with pytest.raises(ValueError, match="MAS's strength to be a number >= 0, got -1"):
         Learner(Classification(), strategy=MAS(strength=-1.0), epochs=1).fit(X, LABELS)
     learner = Learner(Classification(), strategy=MAS(), epochs=1, random_state=0)
     learner.partial_fit(X, LABELS, classes=range(3), task="a")

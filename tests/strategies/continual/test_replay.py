@@ -171,7 +171,7 @@ def test_bad_input():
     for wrong, message in (
         ({"size": 0}, "Replay's size to be an integer >= 1, got 0"),
         ({"rows": 1.5}, "Replay's rows to be an integer >= 1, got 1.5"),
-        ({"share": 1.0}, r"Replay's share in \[0, 1\), got 1.0"),
+        ({"share": 1.0}, r"Replay's share to be a number in \[0, 1\), got 1.0"),
     ):
         with pytest.raises(ValueError, match=message):
             line(Replay(**wrong)).fit(X, y)

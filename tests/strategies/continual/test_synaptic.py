@@ -98,7 +98,10 @@ def test_a_replica_that_stopped_early_is_the_single_run():
 
 def test_bad_input():
     X, y = TASKS[0]
-    for wrong, message in (({"strength": -1.0}, "strength >= 0"), ({"damping": 0.0}, "damping > 0, got 0.0")):
+    for wrong, message in (
+        ({"strength": -1.0}, "strength to be a number >= 0"),
+        ({"damping": 0.0}, "damping to be a number > 0, got 0.0"),
+    ):
         with pytest.raises(ValueError, match=message):
             line(SynapticIntelligence(**wrong)).fit(X, y)
     learner = line(SynapticIntelligence(), steps=2).partial_fit(X, y, task="a")

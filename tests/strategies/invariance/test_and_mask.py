@@ -55,5 +55,5 @@ def test_every_example_its_own_environment():
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])
 def test_threshold_out_of_range(threshold):
-    with pytest.raises(ValueError, match=r"threshold in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"threshold to be a number in \[0, 1\]"):
         Classifier(strategy=ANDMask(threshold=threshold)).fit([[0.0], [1.0]], [0, 1], environment=[0, 1])

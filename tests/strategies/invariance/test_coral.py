@@ -94,5 +94,5 @@ def test_an_objective_without_features_is_refused():
 
 @pytest.mark.parametrize("strength", [-1.0, float("nan")])
 def test_strength_out_of_range(strength):
-    with pytest.raises(ValueError, match="expected CORAL's strength >= 0"):
+    with pytest.raises(ValueError, match="expected CORAL's strength to be a number >= 0"):
         Classifier(strategy=CORAL(strength=strength)).fit([[0.0], [1.0]], [0, 1], environment=[0, 1])

@@ -175,9 +175,9 @@ def test_another_number_of_environments_starts_the_averages_anew():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strength": -1.0}, "expected Fishr's strength >= 0, got -1.0"),
-        ({"anneal": -1}, "expected Fishr's anneal to be a number of steps >= 0, got -1"),
-        ({"ema": 1.0}, r"expected Fishr's ema in \[0, 1\), got 1.0"),
+        ({"strength": -1.0}, "expected Fishr's strength to be a number >= 0, got -1.0"),
+        ({"anneal": -1}, "expected Fishr's anneal to be an integer >= 0, got -1"),
+        ({"ema": 1.0}, r"expected Fishr's ema to be a number in \[0, 1\), got 1.0"),
     ],
 )
 def test_bad_settings(settings, message):

@@ -85,7 +85,7 @@ def test_one_dead_environment_freezes_a_component_and_the_fallback_frees_it():
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])
 def test_threshold_out_of_range(threshold):
-    with pytest.raises(ValueError, match=r"GeometricMean's threshold in \[0, 1\], got"):
+    with pytest.raises(ValueError, match=r"GeometricMean's threshold to be a number in \[0, 1\], got"):
         Learner(Regression(), strategy=GeometricMean(threshold=threshold)).fit(
             [[0.0], [1.0]], [0, 1], environment=[0, 1]
         )

@@ -83,7 +83,7 @@ def test_environments_that_come_later():
 
 @pytest.mark.parametrize("rate", [-0.1, float("nan")])
 def test_out_of_range(rate):
-    with pytest.raises(ValueError, match="expected GroupDRO's rate >= 0, got"):
+    with pytest.raises(ValueError, match="expected GroupDRO's rate to be a number >= 0, got"):
         Learner(Classification(), strategy=GroupDRO(rate=rate)).fit(np.eye(2), [0, 1], environment=[0, 1])
 
 

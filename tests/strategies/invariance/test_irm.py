@@ -110,10 +110,10 @@ def test_an_absent_environment_counts_for_nothing():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strength": -1.0}, "strength >= 0, got -1.0"),
-        ({"before": float("nan")}, "before >= 0, got nan"),
-        ({"anneal": -1}, "anneal to be a number of steps >= 0, got -1"),
-        ({"anneal": 0.5}, "anneal to be a number of steps >= 0, got 0.5"),
+        ({"strength": -1.0}, "strength to be a number >= 0, got -1.0"),
+        ({"before": float("nan")}, "before to be a number >= 0, got nan"),
+        ({"anneal": -1}, "anneal to be an integer >= 0, got -1"),
+        ({"anneal": 0.5}, "anneal to be an integer >= 0, got 0.5"),
     ],
 )
 def test_out_of_range(settings, message):

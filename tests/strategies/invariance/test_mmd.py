@@ -62,14 +62,14 @@ def test_its_gradient_is_the_definitions():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strength": -1.0}, "expected MMD's strength >= 0, got -1.0"),
+        ({"strength": -1.0}, "expected MMD's strength to be a number >= 0, got -1.0"),
         ({"gammas": ()}, "expected MMD's gammas"),
         ({"gammas": (1.0, -1.0)}, "expected MMD's gammas"),
         ({"gammas": 1.0}, "expected MMD's gammas"),
     ],
 )
 def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         Classifier(strategy=MMD(**settings)).fit([[0.0], [1.0]], [0, 1], environment=[0, 1])
 
 

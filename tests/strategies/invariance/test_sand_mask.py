@@ -75,9 +75,9 @@ def test_an_environment_alone_in_a_batch_agrees_with_itself():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": 1.1}, r"threshold in \[0, 1\], got 1.1"),
-        ({"threshold": float("nan")}, r"threshold in \[0, 1\], got nan"),
-        ({"steepness": 0.0}, "steepness > 0, got 0.0"),
+        ({"threshold": 1.1}, r"threshold to be a number in \[0, 1\], got 1.1"),
+        ({"threshold": float("nan")}, r"threshold to be a number in \[0, 1\], got nan"),
+        ({"steepness": 0.0}, "steepness to be a number > 0, got 0.0"),
     ],
 )
 def test_out_of_range(settings, message):

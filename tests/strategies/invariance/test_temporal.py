@@ -106,10 +106,10 @@ def test_an_absent_environment_is_not_counted():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": 1.1}, r"threshold in \[0, 1\], got 1.1"),
-        ({"decay": 1.0}, r"decay in \[0, 1\), got 1.0"),
-        ({"each": "example"}, "each to be 'batch' or 'environment', got 'example'"),
-        ({"shrink": -0.1}, r"shrink in \[0, 1\), got -0.1"),
+        ({"threshold": 1.1}, r"threshold to be a number in \[0, 1\], got 1.1"),
+        ({"decay": 1.0}, r"decay to be a number in \[0, 1\), got 1.0"),
+        ({"each": "example"}, "each to be one of .batch., .environment., got 'example'"),
+        ({"shrink": -0.1}, r"shrink to be a number in \[0, 1\), got -0.1"),
     ],
 )
 def test_out_of_range(settings, message):

@@ -78,9 +78,9 @@ def test_an_absent_environment_is_not_counted():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strength": -1.0}, "strength >= 0, got -1.0"),
-        ({"before": float("nan")}, "before >= 0, got nan"),
-        ({"anneal": 1.5}, "anneal to be a number of steps >= 0, got 1.5"),
+        ({"strength": -1.0}, "strength to be a number >= 0, got -1.0"),
+        ({"before": float("nan")}, "before to be a number >= 0, got nan"),
+        ({"anneal": 1.5}, "anneal to be an integer >= 0, got 1.5"),
     ],
 )
 def test_out_of_range(settings, message):

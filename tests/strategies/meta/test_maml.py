@@ -170,7 +170,8 @@ def test_arrays_are_not_episodes():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"inner_lr": -1.0}, "inner_lr >= 0"), ({"inner_steps": -1}, "integer >= 0")]
+    ("settings", "message"),
+    [({"inner_lr": -1.0}, "inner_lr to be a number >= 0"), ({"inner_steps": -1}, "integer >= 0")],
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -70,5 +70,5 @@ def test_replicas_may_differ_in_strength():
 @pytest.mark.parametrize("kind", [L1, L2])
 @pytest.mark.parametrize("strength", [-1.0, float("nan")])
 def test_strength_out_of_range(kind, strength):
-    with pytest.raises(ValueError, match=f"expected {kind.__name__}'s strength >= 0, got"):
+    with pytest.raises(ValueError, match=f"expected {kind.__name__}'s strength to be a number >= 0, got"):
         Classifier(strategy=kind(strength=strength)).fit(X, Y)

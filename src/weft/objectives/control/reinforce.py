@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, distributions
 
-from weft.core.configured import closest
+from weft.core.legal import WIDTHS, Choice, Flag, Number
 from weft.core.objective import Objective, Output, capability
 from weft.core.optimizer import Optimizer
 from weft.core.random import categorical
 from weft.core.source import Batch, Spec
-from weft.nets.make import NetLike, make_net
+from weft.nets.make import NET, NetLike, make_net
 
 __all__ = ["REINFORCE"]
 
@@ -57,6 +57,13 @@ class REINFORCE(Objective):
     fields = ("observation", "action", "reward")
     progress = ("return", "max")
     optimizer = Optimizer("adam", lr=1e-2)
+    legal = {
+        "policy": NET,
+        "hidden": WIDTHS,
+        "discount": Number(0, 1),
+        "exact": Flag(),
+        "baseline": Choice("time", "none"),
+    }
 
     def __init__(
         self,
@@ -79,10 +86,6 @@ class REINFORCE(Objective):
             raise ValueError("expected trajectories for REINFORCE, got arrays; call fit(Rollouts(environment))")
         if spec["action"].classes is None:
             raise ValueError(f"expected finitely many actions for REINFORCE, got actions {spec['action']}")
-        if not 0.0 <= self.discount <= 1.0:
-            raise ValueError(f"expected REINFORCE's discount in [0, 1], got {self.discount!r}")
-        if self.baseline not in ("time", "none"):
-            raise closest(str(self.baseline), ("time", "none"), "REINFORCE's baseline")
         self.observed = spec["observation"]
         self.policy = make_net(self.policy, self.observed, spec["action"].classes, hidden=self.hidden, what="policy")
 

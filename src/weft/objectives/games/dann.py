@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.composed import Composed
 from weft.core.configured import Range, closest
+from weft.core.legal import WIDTHS, Number, Such, Whole
 from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed
 from weft.core.source import Batch, Field, Spec
-from weft.nets.make import NetLike, make_net
+from weft.nets.make import NET, NetLike, make_net
 from weft.objectives.supervised.labelled import Classification
 
 __all__ = ["DANN"]
@@ -62,6 +62,13 @@ class DANN(Composed):
     space = {"strength": Range(0.01, 100.0, log=True)}  # DomainBed's
     composes = ("objective",)
     wraps = "objective"
+    legal = {
+        "objective": Such("one such as Classification()", lambda given: isinstance(given, Objective)) | None,
+        "strength": Number(0),
+        "adversary": NET,
+        "hidden": WIDTHS,
+        "adversary_steps": Whole(1),
+    }
 
     def __init__(
         self,
@@ -101,10 +108,6 @@ class DANN(Composed):
     # --- the game -------------------------------------------------------------------------------------
 
     def build(self, spec: Spec) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected DANN's strength >= 0, got {self.strength!r}")
-        if not isinstance(self.adversary_steps, int | np.integer) or self.adversary_steps < 1:
-            raise ValueError(f"expected DANN's adversary_steps to be an integer >= 1, got {self.adversary_steps!r}")
         if "environment" not in spec:
             raise ValueError(
                 "expected batches that tell each row's environment, got none; call fit(X, y, environment=...), or make "

@@ -6,21 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.configured import closest
+from weft.core.legal import WIDTHS, Choice, Whole
 from weft.core.objective import Objective, Output, capability
 from weft.core.optimizer import Optimizer
 from weft.core.random import normal
 from weft.core.source import Batch, Field, Spec
-from weft.nets.make import NetLike, make_net
+from weft.nets.make import NET, NetLike, make_net
 
 __all__ = ["GAN", "energy_distance"]
 
-_LOSSES = ("non_saturating", "minimax")
 _BLOCK = 512  # rows whose pairs are looked at together: 512 x 512 distances at a time
 
 
@@ -68,6 +67,14 @@ class GAN(Objective):
     # of 8 modes (deviation .05, 1,000 steps, 6 seeds) the median of modes found is 8; 2.5 with betas (.5, .9),
     # 1 with PyTorch's default.
     optimizer = Optimizer("adam", lr=1e-3, betas=(0.0, 0.99))
+    legal = {
+        "latent": Whole(1),
+        "generator": NET,
+        "critic": NET,
+        "hidden": WIDTHS,
+        "critic_steps": Whole(1),
+        "loss": Choice("non_saturating", "minimax"),
+    }
 
     def __init__(
         self,
@@ -88,12 +95,6 @@ class GAN(Objective):
         self.loss = loss
 
     def build(self, spec: Spec) -> None:
-        for name in ("latent", "critic_steps"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(f"expected GAN's {name} to be an integer >= 1, got {value!r}")
-        if self.loss not in _LOSSES:
-            raise closest(str(self.loss), _LOSSES, "GAN's loss")
         row = spec["x"]
         if not row.dtype.is_floating_point:
             raise ValueError(f"expected real-valued rows for GAN, got {row.dtype}; convert them with X.float()")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,11 +11,20 @@ from torch import Tensor
 
 from weft.core.composed import Composed
 from weft.core.configured import closest
+from weft.core.legal import Number, Such
 from weft.core.objective import Objective, Output
 from weft.core.random import place
 from weft.core.source import Batch, Spec
 
 __all__ = ["Heads"]
+
+
+def _by_name(kind: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda given: isinstance(given, Mapping) and all(map(kind, given.values()))
+
+
+_HEADS = Such("objectives by name", _by_name(lambda part: isinstance(part, Objective))) | None
+_WEIGHTS = Such("weights >= 0 by name", _by_name(Number().kind), _by_name(Number(0).allows)) | None
 
 
 class Heads(Composed):
@@ -51,6 +60,7 @@ class Heads(Composed):
         True
     """
 
+    legal = {"heads": _HEADS, "weights": _WEIGHTS}
     composes = ("heads",)
     shared = ("x",)
 
@@ -80,11 +90,9 @@ class Heads(Composed):
                 "expected Heads to have objectives by name, such as Heads({'mass': Regression()}), got none"
             )
         self.refuse_parts()
-        for name, weight in (self.weights or {}).items():
+        for name in self.weights or {}:
             if name not in parts:
                 raise closest(name, parts, "a head to weigh")
-            if not 0.0 <= float(weight) < float("inf"):
-                raise ValueError(f"expected finite weights >= 0 for Heads, got {weight!r} for {name!r}")
         if not any(self._weight(name) for name in parts):
             raise ValueError("expected some of Heads' weights to be positive, got none")
         for name in self.fields:

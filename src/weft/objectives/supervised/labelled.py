@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, distributions, nn
 
+from weft.core.legal import WIDTHS, Choice, Number, Several, Such
 from weft.core.objective import Objective, Output, capability
 from weft.core.source import Batch, Spec
 from weft.nets import MLP, make_net
-from weft.nets.make import NetLike
+from weft.nets.make import NET, NetLike
 
-__all__ = ["ClassWeight", "Classification", "Regression"]
+__all__ = ["CLASS_WEIGHT", "ClassWeight", "Classification", "Regression"]
 
 ClassWeight = Mapping[Any, float] | str | None
 """Weights by class label, `balanced`, or None."""
+
+
+def _listed(given: object) -> object:
+    if isinstance(given, np.ndarray):
+        return given.tolist()
+    return list(given.values()) if isinstance(given, Mapping) else given
+
+
+_WEIGHTS = Several("finite class weights >= 0 by label", Number(0))
+_BY_LABEL = Such(_WEIGHTS.words, lambda w: _WEIGHTS.kind(_listed(w)), lambda w: _WEIGHTS.fits(_listed(w)))
+CLASS_WEIGHT = _BY_LABEL | Choice("balanced") | None
 
 
 def _number(p: Tensor) -> Tensor:
@@ -71,6 +84,7 @@ class Classification(Objective):
     likelihood = True
     provides = frozenset({"logits", "rescore", "features", "distribution"})
     targets = "classes"
+    legal = {"net": NET, "hidden": WIDTHS, "class_weight": CLASS_WEIGHT}
 
     def __init__(
         self, net: NetLike = None, *, hidden: Sequence[int] = (128, 128), class_weight: ClassWeight = None
@@ -147,6 +161,7 @@ class Regression(Objective):
 
     likelihood = True
     provides = frozenset({"logits", "rescore", "features", "distribution"})
+    legal = {"net": NET, "hidden": WIDTHS, "noise": Number(0, ends="()")}
 
     def __init__(self, net: NetLike = None, *, hidden: Sequence[int] = (128, 128), noise: float = 1.0) -> None:
         super().__init__()
@@ -157,8 +172,6 @@ class Regression(Objective):
     def build(self, spec: Spec) -> None:
         if "y" not in spec:
             raise ValueError("expected targets y for Regression, got none; call fit(X, y)")
-        if not self.noise > 0:
-            raise ValueError(f"expected noise > 0, got {self.noise!r}")
         if len(spec["y"].shape) > 1:
             raise ValueError(
                 f"expected targets with one axis of outputs, got rows of shape {spec['y'].shape}; flatten them to "

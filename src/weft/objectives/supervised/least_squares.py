@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.source import Source
 from weft.core.state import State
 from weft.objectives.supervised.labelled import Regression
@@ -39,6 +40,7 @@ class LeastSquares(Regression):
 
     solved = True
     space = {"ridge": Range(1e-4, 1e4, log=True)}
+    legal = {"ridge": Number(0)}
 
     def __init__(self, *, ridge: float = 0.0) -> None:
         super().__init__("linear")
@@ -46,8 +48,6 @@ class LeastSquares(Regression):
 
     def solve(self, source: Source, state: State) -> dict[str, Tensor]:
         """The minimizer's parameters, from one pass over the data in double precision."""
-        if not self.ridge >= 0:
-            raise ValueError(f"expected ridge >= 0, got {self.ridge!r}")
         batches = list(source.once(state, 2**20))
         x = torch.cat([b["x"] for b in batches]).flatten(1).double()
         y = torch.cat([b["y"] for b in batches]).reshape(len(x), -1).double()

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from weft.core import random
+from weft.core.legal import Such
 from weft.core.objective import Objective
 from weft.core.source import Batch
 from weft.core.strategy import Local, StrategyState
@@ -21,6 +22,10 @@ __all__ = ["GenerativeReplay"]
 
 Generator = Any
 """An estimator with `fit(X)` and `sample(n)`."""
+
+
+def _learns(given: object) -> bool:
+    return not isinstance(given, type | str | Objective) and callable(getattr(given, "fit", None))
 
 
 class GenerativeReplay(Replay):
@@ -67,6 +72,8 @@ class GenerativeReplay(Replay):
         True
     """
 
+    legal = {"generator": Such("a learner that can sample, such as Learner(GAN(), steps=1000)", _learns) | None}
+
     def __init__(
         self, *, generator: Generator | None = None, size: int = 1000, rows: int = 64, share: float = 0.5
     ) -> None:
@@ -78,11 +85,8 @@ class GenerativeReplay(Replay):
         given = self.generator
         if given is None:
             return
-        if isinstance(given, type | str | Objective) or not callable(getattr(given, "fit", None)):
-            raise TypeError(
-                "expected GenerativeReplay's generator to be a learner that can sample, such as "
-                f"Learner(GAN(), steps=1000), got {given!r}"
-            )
+        if callable(settings := getattr(given, "settings", None)):
+            settings()  # a Learner's own hyperparameters are checked now, not when the first task has ended
         if not callable(getattr(given, "sample", None)):
             raise ValueError(
                 "expected GenerativeReplay's generator to be a learner that can sample, such as "

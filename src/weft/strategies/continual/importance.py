@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.strategy import Penalty, StrategyState
 from weft.core.trees import Params
 
@@ -19,13 +20,10 @@ class Importance(Penalty):
     neutral = {"strength": 0.0}
     sweeps = ("strength",)
     space = {"strength": Range(1e-3, 10.0, log=True)}
+    legal = {"strength": Number(0)}
 
     def __init__(self, *, strength: float) -> None:
         self.strength = strength
-
-    def validate(self) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected {type(self).__name__}'s strength >= 0, got {self.strength!r}")
 
     def init(self, params: Params) -> StrategyState:
         """`importance`: Omega; `anchor`: theta*; `seen`: the tasks in Omega."""

@@ -9,6 +9,7 @@ from torch import Tensor, distributions
 
 from weft.core import random
 from weft.core.configured import Range
+from weft.core.legal import Choice, Flag, Number, Whole
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Penalty, StrategyState
@@ -79,6 +80,16 @@ class Laplace(Penalty):
     neutral = {"strength": 0.0}
     sweeps = ("strength",)
     space = {"strength": Range(1.0, 1e4, log=True)}
+    legal = {
+        "strength": Number(0),
+        "curvature": Choice(*CURVATURES),
+        "fisher": Choice(*_FISHERS),
+        "penalties": Choice(*_PENALTIES),
+        "decay": Number(0, 1),
+        "rank": Whole(1),
+        "normalize": Flag(),
+        "memory": Whole(1, 2**50),
+    }
 
     def __init__(
         self,
@@ -102,18 +113,9 @@ class Laplace(Penalty):
         self.memory = memory
 
     def validate(self) -> None:
-        name = type(self).__name__
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected {name}'s strength >= 0, got {self.strength!r}")
-        for what, kinds in (("curvature", CURVATURES), ("fisher", _FISHERS), ("penalties", _PENALTIES)):
-            if getattr(self, what) not in kinds:
-                raise ValueError(f"expected {name}'s {what} to be one of {kinds}, got {getattr(self, what)!r}")
-        if not 0.0 <= float(self.decay) <= 1.0:
-            raise ValueError(f"expected {name}'s decay in [0, 1], got {self.decay!r}")
+        super().validate()
         if float(self.decay) != 1.0 and self.penalties != "online":
             raise ValueError(f"expected decay=1 with penalties={self.penalties!r}, got {self.decay!r}; use 'online'")
-        if not isinstance(self.rank, int) or self.rank < 1:
-            raise ValueError(f"expected {name}'s rank to be an integer >= 1, got {self.rank!r}")
 
     def refuses(self, objective: Objective) -> str | None:
         known = objective.likelihood if self.fisher == "empirical" else "distribution" in objective.provides

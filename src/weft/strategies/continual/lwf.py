@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, distributions
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.objective import Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Loss, Strategy, StrategyState
@@ -53,16 +54,11 @@ class LwF(Strategy):
     neutral = {"strength": 0.0}
     sweeps = ("strength", "temperature")
     space = {"strength": Range(0.1, 10.0, log=True), "temperature": Range(1.0, 5.0)}
+    legal = {"strength": Number(0), "temperature": Number(0, ends="()")}
 
     def __init__(self, *, strength: float = 1.0, temperature: float = 2.0) -> None:
         self.strength = strength
         self.temperature = temperature
-
-    def validate(self) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected LwF's strength >= 0, got {self.strength!r}")
-        if not float(self.temperature) > 0.0:
-            raise ValueError(f"expected LwF's temperature > 0, got {self.temperature!r}")
 
     def init(self, params: Params) -> StrategyState:
         """`teacher`: theta*; empty until the first task has ended."""

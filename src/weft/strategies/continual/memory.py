@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.core import random
+from weft.core.legal import Whole
 from weft.core.objective import Objective
 from weft.core.source import Batch, rows_of
 from weft.core.strategy import Local, Strategy, StrategyState
@@ -28,14 +29,11 @@ class Remembering(Strategy):
         Vitter, "Random sampling with a reservoir", ACM Transactions on Mathematical Software 11, 1985.
     """
 
+    legal = {"size": Whole(1), "rows": Whole(1)}
+
     def __init__(self, *, size: int = 1000, rows: int = 64) -> None:
         self.size = size
         self.rows = rows
-
-    def validate(self) -> None:
-        for name, value in (("size", self.size), ("rows", self.rows)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"expected {type(self).__name__}'s {name} to be an integer >= 1, got {value!r}")
 
     def refuses(self, objective: Objective) -> str | None:
         if objective.on_policy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.objective import Output
 from weft.core.source import Batch, rows_of
 from weft.core.strategy import Loss, StrategyState
@@ -54,15 +55,11 @@ class Replay(Remembering):
     neutral = {"share": 0.0}
     sweeps = ("share",)
     space = {"share": Range(0.1, 0.9)}
+    legal = {"share": Number(0, 1, "[)")}
 
     def __init__(self, *, size: int = 1000, rows: int = 64, share: float = 0.5) -> None:
         super().__init__(size=size, rows=rows)
         self.share = share
-
-    def validate(self) -> None:
-        super().validate()
-        if not 0.0 <= float(self.share) < 1.0:
-            raise ValueError(f"expected {type(self).__name__}'s share in [0, 1), got {self.share!r}")
 
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:
         def together(params: Params, batch: Batch) -> Output:

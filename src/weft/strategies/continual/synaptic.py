@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from weft.core.legal import Number
 from weft.core.strategy import GradientAt, Local, Move, OwnLoss, StrategyState
 from weft.core.trees import Params
 from weft.strategies.continual.importance import Importance
@@ -50,14 +51,11 @@ class SynapticIntelligence(Importance):
         ['half 0', 'half 1']
     """
 
+    legal = {"damping": Number(0, ends="()")}
+
     def __init__(self, *, strength: float = 0.1, damping: float = 0.1) -> None:
         super().__init__(strength=strength)
         self.damping = damping
-
-    def validate(self) -> None:
-        super().validate()
-        if not float(self.damping) > 0.0:
-            raise ValueError(f"expected SynapticIntelligence's damping > 0, got {self.damping!r}")
 
     def init(self, params: Params) -> StrategyState:
         """As `Importance`, and `path`: omega; `gradient`: g, between the gradient and the step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
 
@@ -37,16 +38,13 @@ class EMA(Strategy):
         True
     """
 
+    legal = {"decay": Number(0, 1, "[)")}
     neutral = {"decay": 0.0}
     sweeps = ("decay",)
     space = {"decay": Range(0.9, 0.9999)}
 
     def __init__(self, *, decay: float = 0.99) -> None:
         self.decay = decay
-
-    def validate(self) -> None:
-        if not 0.0 <= float(self.decay) < 1.0:
-            raise ValueError(f"expected EMA's decay in [0, 1), got {self.decay!r}")
 
     def init(self, params: Params) -> StrategyState:
         """`sum`: the weighted sum of the parameters before the last step, but for the first; `mass`: of the weights."""

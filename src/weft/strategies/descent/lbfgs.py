@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from weft.core.legal import Whole
 from weft.core.objective import Objective
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
@@ -45,17 +46,12 @@ class LBFGS(Strategy):
     """
 
     own_step = True
+    legal = {"history": Whole(0), "trials": Whole(0, 60)}
     neutral = {"history": 0, "trials": 0}
 
     def __init__(self, *, history: int = 10, trials: int = 8) -> None:
         self.history = history
         self.trials = trials
-
-    def validate(self) -> None:
-        for name in ("history", "trials"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"expected LBFGS's {name} to be an integer >= 0, got {value!r}")
 
     def refuses(self, objective: Objective) -> str | None:
         if objective.players:

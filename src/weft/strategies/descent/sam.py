@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.strategy import GradientAt, OwnLoss, Strategy, StrategyState
 from weft.core.trees import Params
 
@@ -37,16 +38,13 @@ class SAM(Strategy):
         True
     """
 
+    legal = {"radius": Number(0)}
     neutral = {"radius": 0.0}
     sweeps = ("radius",)
     space = {"radius": Range(0.01, 0.5, log=True)}
 
     def __init__(self, *, radius: float = 0.05) -> None:
         self.radius = radius
-
-    def validate(self) -> None:
-        if not float(self.radius) >= 0.0:
-            raise ValueError(f"expected SAM's radius >= 0, got {self.radius!r}")
 
     def steer(
         self, gradient: Params, params: Params, loss: OwnLoss, gradient_at: GradientAt, state: StrategyState

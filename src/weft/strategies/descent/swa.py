@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from weft.core.legal import Whole
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
 
@@ -38,17 +39,12 @@ class SWA(Strategy):
         True
     """
 
+    legal = {"start": Whole(1), "every": Whole(1)}
     neutral = {"start": 2**31 - 1}
 
     def __init__(self, *, start: int = 100, every: int = 1) -> None:
         self.start = start
         self.every = every
-
-    def validate(self) -> None:
-        for name in ("start", "every"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"expected SWA's {name} to be an integer >= 1, got {value!r}")
 
     def init(self, params: Params) -> StrategyState:
         """`mean`: of the `count` parameters that have entered before the last step; `step`: the steps made."""

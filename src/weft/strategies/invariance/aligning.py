@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.objective import Output
 from weft.core.source import Batch
 from weft.core.strategy import Strategy, by_group
@@ -21,13 +22,10 @@ class Aligning(Strategy):
     neutral = {"strength": 0.0}
     sweeps = ("strength",)
     space = {"strength": Range(0.1, 10.0, log=True)}  # DomainBed's, for CORAL and MMD
+    legal = {"strength": Number(0)}
 
     def __init__(self, *, strength: float) -> None:
         self.strength = strength
-
-    def validate(self) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected {type(self).__name__}'s strength >= 0, got {self.strength!r}")
 
 
 def shares_by_group(output: Output, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Choice, Flag, Number
 from weft.core.strategy import StrategyState, Summing, chosen, weighted_mean
 from weft.core.trees import Params
 
@@ -49,17 +50,12 @@ class ANDMask(Summing):
     neutral = {"threshold": 0.0}
     sweeps = ("threshold",)
     space = {"threshold": Range(0.0, 1.0)}
+    legal = {"threshold": Number(0, 1), "rescale": Flag(), "each": Choice("environment", "example")}
 
     def __init__(self, *, threshold: float = 1.0, rescale: bool = True, each: str = "environment") -> None:
         self.threshold = threshold
         self.rescale = rescale
         self.each = each
-
-    def validate(self) -> None:
-        if not 0.0 <= float(self.threshold) <= 1.0:
-            raise ValueError(f"expected ANDMask's threshold in [0, 1], got {self.threshold!r}")
-        if self.each not in ("environment", "example"):
-            raise ValueError(f"expected ANDMask's each to be 'environment' or 'example', got {self.each!r}")
 
     def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
         """The weighted `mean`, and the `balance` of signs: how many are positive less how many are negative.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Flag, Number, Whole
 from weft.core.strategy import Strategy, StrategyState
 
 __all__ = ["Annealed"]
@@ -21,20 +22,13 @@ class Annealed(Strategy):
     neutral = {"strength": 0.0, "anneal": 0}
     sweeps = ("strength",)
     space = {"strength": Range(1e-1, 1e5, log=True)}
+    legal = {"strength": Number(0), "anneal": Whole(0), "before": Number(0), "rescale": Flag()}
 
     def __init__(self, *, strength: float, anneal: int, before: float, rescale: bool) -> None:
         self.strength = strength
         self.anneal = anneal
         self.before = before
         self.rescale = rescale
-
-    def validate(self) -> None:
-        name = type(self).__name__
-        for setting in ("strength", "before"):
-            if not float(getattr(self, setting)) >= 0.0:
-                raise ValueError(f"expected {name}'s {setting} >= 0, got {getattr(self, setting)!r}")
-        if not isinstance(self.anneal, int) or self.anneal < 0:
-            raise ValueError(f"expected {name}'s anneal to be a number of steps >= 0, got {self.anneal!r}")
 
     def weight(self, state: StrategyState, like: Tensor) -> tuple[Tensor, Tensor | float]:
         """The penalty's weight now, and what loss and penalty are divided by."""

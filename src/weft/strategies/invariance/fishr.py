@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from weft.core.configured import Range
+from weft.core.legal import Number, Whole
 from weft.core.objective import Output
 from weft.core.source import Batch
 from weft.core.strategy import Loss, StrategyState, by_group
@@ -56,18 +57,12 @@ class Fishr(Aligning):
 
     reads = frozenset({"features", "rescore"})
     space = {"strength": Range(10.0, 1e4, log=True)}  # the paper's, in DomainBed
+    legal = {"anneal": Whole(0), "ema": Number(0, 1, "[)")}
 
     def __init__(self, *, strength: float = 1000.0, anneal: int = 0, ema: float = 0.95) -> None:
         super().__init__(strength=strength)
         self.anneal = anneal
         self.ema = ema
-
-    def validate(self) -> None:
-        super().validate()
-        if not isinstance(self.anneal, int) or self.anneal < 0:
-            raise ValueError(f"expected Fishr's anneal to be a number of steps >= 0, got {self.anneal!r}")
-        if not 0.0 <= float(self.ema) < 1.0:
-            raise ValueError(f"expected Fishr's ema in [0, 1), got {self.ema!r}")
 
     def init(self, params: Params) -> StrategyState:
         """`step`: the steps made; from the first one on `average`: m_e, of shape (environments, p)."""

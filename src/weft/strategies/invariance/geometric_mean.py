@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Flag, Number
 from weft.core.strategy import StrategyState, Summing, weighted_mean
 from weft.core.trees import Params
 
@@ -47,16 +48,11 @@ class GeometricMean(Summing):
     sees = "groups"
     sweeps = ("threshold",)
     space = {"threshold": Range(0.0, 1.0)}
+    legal = {"threshold": Number(0, 1), "fallback": Flag()}
 
     def __init__(self, *, threshold: float = 1.0, fallback: bool = False) -> None:
         self.threshold = threshold
         self.fallback = fallback
-
-    def validate(self) -> None:
-        if not 0.0 <= float(self.threshold) <= 1.0:
-            raise ValueError(f"expected GeometricMean's threshold in [0, 1], got {self.threshold!r}")
-        if not isinstance(self.fallback, bool):
-            raise TypeError(f"expected GeometricMean's fallback to be True or False, got {self.fallback!r}")
 
     def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
         """The weighted sum of `log` |g_e|, the `balance` of signs, the number of `zeros`, and the arithmetic `mean`.

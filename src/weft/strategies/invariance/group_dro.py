@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.strategy import Strategy, StrategyState, weighted_mean
 from weft.core.trees import Params
 
@@ -46,13 +47,10 @@ class GroupDRO(Strategy):
     neutral = {"rate": 0.0}
     sweeps = ("rate",)
     space = {"rate": Range(1e-3, 1e-1, log=True)}
+    legal = {"rate": Number(0)}
 
     def __init__(self, *, rate: float = 0.01) -> None:
         self.rate = rate
-
-    def validate(self) -> None:
-        if not float(self.rate) >= 0.0:
-            raise ValueError(f"expected GroupDRO's rate >= 0, got {self.rate!r}")
 
     def init(self, params: Params) -> StrategyState:
         """`scores`: log q_e less the logarithm of e's weight, up to a constant; it grows in the first step."""

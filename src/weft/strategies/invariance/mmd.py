@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from weft.core.legal import Number, Several
 from weft.core.objective import Output
 from weft.core.source import Batch
 from weft.core.strategy import Loss, StrategyState
@@ -46,16 +47,13 @@ class MMD(Aligning):
         True
     """
 
+    legal = {"gammas": Several("numbers > 0 such as (0.1, 1.0)", Number(0, ends="()"), least=1)}
+
     def __init__(
         self, *, strength: float = 1.0, gammas: Sequence[float] = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
     ) -> None:
         super().__init__(strength=strength)
         self.gammas = gammas
-
-    def validate(self) -> None:
-        super().validate()
-        if not isinstance(self.gammas, Sequence) or not self.gammas or not all(g > 0 for g in self.gammas):
-            raise ValueError(f"expected MMD's gammas to be numbers > 0 such as (0.1, 1.0), got {self.gammas!r}")
 
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:
         def aligned(params: Params, batch: Batch) -> Output:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Flag, Number
 from weft.core.strategy import StrategyState, Summing, weighted_mean
 from weft.core.trees import Params
 
@@ -45,17 +46,12 @@ class SANDMask(Summing):
     sees = "groups"
     sweeps = ("threshold", "steepness")
     space = {"threshold": Range(0.0, 1.0), "steepness": Range(1e-3, 1e5, log=True)}
+    legal = {"threshold": Number(0, 1), "steepness": Number(0, ends="()"), "rescale": Flag()}
 
     def __init__(self, *, threshold: float = 0.5, steepness: float = 1.0, rescale: bool = True) -> None:
         self.threshold = threshold
         self.steepness = steepness
         self.rescale = rescale
-
-    def validate(self) -> None:
-        if not 0.0 <= float(self.threshold) <= 1.0:
-            raise ValueError(f"expected SANDMask's threshold in [0, 1], got {self.threshold!r}")
-        if not float(self.steepness) > 0.0:
-            raise ValueError(f"expected SANDMask's steepness > 0, got {self.steepness!r}")
 
     def summarize(self, gradients: Params, weights: Tensor) -> StrategyState:
         """The weighted `mean`; the `balance` of signs; the plain `sum` and the sum of the `squares`.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Choice, Number
 from weft.core.strategy import Move, StrategyState, Summing, chosen, weighted_mean
 from weft.core.trees import Params
 
@@ -54,22 +55,18 @@ class TemporalANDMask(Summing):
     neutral = {"threshold": 0.0, "shrink": 0.0}
     sweeps = ("threshold", "decay")
     space = {"threshold": Range(0.0, 1.0), "decay": Range(0.5, 0.95)}
+    legal = {
+        "threshold": Number(0, 1),
+        "decay": Number(0, 1, "[)"),
+        "each": Choice("batch", "environment"),
+        "shrink": Number(0, 1, "[)"),
+    }
 
     def __init__(self, *, threshold: float = 0.4, decay: float = 0.8, each: str = "batch", shrink: float = 0.0) -> None:
         self.threshold = threshold
         self.decay = decay
         self.each = each
         self.shrink = shrink
-
-    def validate(self) -> None:
-        if not 0.0 <= float(self.threshold) <= 1.0:
-            raise ValueError(f"expected TemporalANDMask's threshold in [0, 1], got {self.threshold!r}")
-        if not 0.0 <= float(self.decay) < 1.0:
-            raise ValueError(f"expected TemporalANDMask's decay in [0, 1), got {self.decay!r}")
-        if self.each not in ("batch", "environment"):
-            raise ValueError(f"expected TemporalANDMask's each to be 'batch' or 'environment', got {self.each!r}")
-        if not 0.0 <= float(self.shrink) < 1.0:
-            raise ValueError(f"expected TemporalANDMask's shrink in [0, 1), got {self.shrink!r}")
 
     def init(self, params: Params) -> StrategyState:
         """`average`: a_t, by parameter; `step`: t."""

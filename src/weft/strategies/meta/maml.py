@@ -6,6 +6,7 @@ from torch.func import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.core import random
+from weft.core.legal import Flag, Number, Whole
 from weft.core.objective import Objective, Output, reduce
 from weft.core.source import Batch
 from weft.core.strategy import Loss, Strategy, StrategyState
@@ -48,17 +49,12 @@ class MAML(Strategy):
     sees = "episodes"
     neutral = {"inner_steps": 0}
     sweeps = ("inner_lr",)
+    legal = {"inner_lr": Number(0), "inner_steps": Whole(0), "first_order": Flag()}
 
     def __init__(self, *, inner_lr: float = 0.01, inner_steps: int = 1, first_order: bool = False) -> None:
         self.inner_lr = inner_lr
         self.inner_steps = inner_steps
         self.first_order = first_order
-
-    def validate(self) -> None:
-        if not float(self.inner_lr) >= 0.0:
-            raise ValueError(f"expected MAML's inner_lr >= 0, got {self.inner_lr!r}")
-        if not isinstance(self.inner_steps, int) or self.inner_steps < 0:
-            raise ValueError(f"expected MAML's inner_steps to be an integer >= 0, got {self.inner_steps!r}")
 
     def refuses(self, objective: Objective) -> str | None:
         if objective.players:

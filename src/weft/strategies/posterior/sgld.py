@@ -6,6 +6,7 @@ import torch
 
 from weft.core import random
 from weft.core.configured import Range
+from weft.core.legal import Number, Whole
 from weft.core.objective import Objective
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
@@ -48,6 +49,7 @@ class SGLD(Strategy):
     """
 
     own_step = True
+    legal = {"temperature": Number(0), "draws": Whole(0), "start": Whole(0), "every": Whole(1)}
     neutral = {"temperature": 0.0, "draws": 0}
     sweeps = ("temperature",)
     space = {"temperature": Range(1e-3, 1.0, log=True)}
@@ -57,14 +59,6 @@ class SGLD(Strategy):
         self.draws = draws
         self.start = start
         self.every = every
-
-    def validate(self) -> None:
-        if not float(self.temperature) >= 0.0:
-            raise ValueError(f"expected SGLD's temperature >= 0, got {self.temperature!r}")
-        for name, least in (("draws", 0), ("start", 0), ("every", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"expected SGLD's {name} to be an integer >= {least}, got {value!r}")
 
     def refuses(self, objective: Objective) -> str | None:
         if objective.players:

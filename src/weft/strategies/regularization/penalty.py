@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Range
+from weft.core.legal import Number
 from weft.core.strategy import Penalty, StrategyState
 from weft.core.trees import Params
 
@@ -18,13 +19,10 @@ class _Size(Penalty):
     neutral = {"strength": 0.0}
     sweeps = ("strength",)
     space = {"strength": Range(1e-6, 1e-2, log=True)}
+    legal = {"strength": Number(0)}
 
     def __init__(self, *, strength: float = 1e-4) -> None:
         self.strength = strength
-
-    def validate(self) -> None:
-        if not float(self.strength) >= 0.0:
-            raise ValueError(f"expected {type(self).__name__}'s strength >= 0, got {self.strength!r}")
 
 
 class L1(_Size):

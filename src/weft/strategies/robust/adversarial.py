@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from weft.attacks import PGD
-from weft.core.configured import Range
+from weft.core.configured import Configured, Range
+from weft.core.legal import Such
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Loss, Strategy, StrategyState
 from weft.core.trees import Params
 
 __all__ = ["AdversarialTraining"]
+
+
+def _attacks(given: object) -> bool:
+    return isinstance(given, Configured) and callable(given)
 
 
 class AdversarialTraining(Strategy):
@@ -36,6 +41,7 @@ class AdversarialTraining(Strategy):
 
     neutral = {"attack": PGD(eps=0.0)}
     sweeps = ("attack__eps",)
+    legal = {"attack": Such("an attack such as PGD(eps=0.1)", _attacks) | None}
 
     def __init__(self, attack: PGD | None = None) -> None:
         self.attack = attack
@@ -43,10 +49,6 @@ class AdversarialTraining(Strategy):
     @property
     def space(self) -> dict[str, Range]:  # type: ignore[override]
         return {} if self.attack is None else {"attack__eps": Range(0.01, 1.0, log=True)}
-
-    def validate(self) -> None:
-        if self.attack is not None:
-            self.attack.validate()
 
     def refuses(self, objective: Objective) -> str | None:
         if objective.on_policy:
