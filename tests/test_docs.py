@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from weft.core import Move, Objective, Penalty, Strategy, Summing
+
 ROOT = Path(__file__).parents[1]
 _spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs" / "pages.py")
 pages = importlib.util.module_from_spec(_spec)
@@ -129,6 +131,16 @@ def _build(folder, out):
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "WEFT_OUT": str(out)}
     )
+
+
+@pytest.mark.parametrize("kind", [Strategy, Penalty, Summing, Move, Objective], ids=lambda kind: kind.__name__)
+def test_how_to_add_a_method_teaches_every_trait_and_verb(kind):
+    """A method of the user's own needs no attribute that the page does not teach."""
+    page = (ROOT / "docs" / "adding.md").read_text()
+    own = {name for name in vars(kind) if not name.startswith("_")} | set(getattr(kind, "__dataclass_fields__", ()))
+    asked = {"parts", "sight", "does", "pulls", "capabilities", "declares"}  # by the engine and the Learner
+    missing = sorted(name for name in own - asked if not re.search(rf"\b{name}\b", page))
+    assert not missing
 
 
 @pytest.fixture(scope="module")
