@@ -15,7 +15,7 @@ from weft.core import Objective, Output
 from weft.core.catalogue import ROOMS, entries
 from weft.objectives import GAN, REINFORCE, Classification, Heads, Regression
 from weft.sources import Arrays, Rollouts
-from weft.strategies import EWC, MAML, ANDMask
+from weft.strategies import EMA, EWC, MAML, ANDMask
 from weft.testing import ContractError, check_objective, check_source, check_strategy, pairwise, vectorization_table
 from weft.testing.vectorization import LAYERS
 
@@ -439,9 +439,16 @@ class Slack(EWC):
         return {name: 0.5 * p for name, p in super().pull(params, state).items()}
 
 
+class Stale(EMA):
+    """Trains as ERM does, and says that its average is the last parameters where it is not."""
+
+    neutral = {"decay": 0.5}
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
+        (Stale(decay=0.9), "answer 0 of Stale.* against ERM"),
         (Biased(threshold=0.5), "against ERM"),
         (Counting(threshold=0.5), "replica 1"),
         (Slack(strength=1.0), "pull against"),

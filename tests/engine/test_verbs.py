@@ -7,10 +7,11 @@ from torch import nn
 
 from weft import Classifier, Learner, Optimizer, weave
 from weft.core.strategy import Penalty, Strategy, Summing, weighted_mean
+from weft.core.trees import tree_leaves
 from weft.engine import verbs
 from weft.objectives import Regression
 from weft.sources import Episodes
-from weft.strategies import AGEM, EWC, IRM, L1, L2, MAML, ANDMask, SynapticIntelligence, TemporalANDMask
+from weft.strategies import AGEM, EMA, EWC, IRM, L1, L2, MAML, SGLD, ANDMask, SynapticIntelligence, TemporalANDMask
 from weft.testing import ContractError, check_strategy
 
 rng = np.random.default_rng(0)
@@ -158,6 +159,18 @@ class Doubling(Strategy):
         return {name: 2.0 * g for name, g in gradient.items()}, state
 
 
+class Shifting(Strategy):
+    def steer(self, gradient, params, loss, gradient_at, state):
+        return {name: g + 1.0 for name, g in gradient.items()}, state
+
+
+@pytest.mark.parametrize("order", [(Doubling(), Shifting()), (Shifting(), Doubling())], ids=str)
+def test_steers_act_in_the_order_of_the_weave(order):
+    w = line(weave(*order), steps=1).fit(X, Y).predict(np.eye(3))
+    g = gradient(np.zeros(3))
+    np.testing.assert_allclose(w, -0.1 * (2 * g + 1 if isinstance(order[0], Doubling) else 2 * (g + 1)), rtol=1e-9)
+
+
 @pytest.mark.parametrize("order", [(L2(strength=0.5), Doubling()), (Doubling(), L2(strength=0.5))], ids=str)
 def test_penalties_are_added_after_all_steers_wherever_they_stand(order):
     w = line(weave(*order), steps=2).fit(X, Y).predict(np.eye(3))
@@ -197,6 +210,15 @@ def test_a_pull_counts_only_for_its_own_penalty():
     assert verbs.pull(Cube(), params, {})["w"].tolist() == [12.0]
     assert verbs.pull(weave(Square(), Cube()), params, {"square": {}, "cube": {}})["w"].tolist() == [16.0]
     assert verbs.pull(ANDMask(), params, {}) is None
+
+
+def test_a_state_begins_where_the_parameters_are():
+    """Counters too, which a strategy makes without asking where: else a recorded step would count on the host."""
+    params = {"w": torch.zeros(2, device="meta")}
+    state = verbs.init(weave(TemporalANDMask(), SGLD(draws=2), EMA()), params)
+    leaves = list(tree_leaves(state))
+    assert len(leaves) == 8
+    assert {leaf.device.type for leaf in leaves} == {"meta"}
 
 
 def test_a_weave_itself_is_not_asked():

@@ -394,7 +394,7 @@ class Engine:
     def _rate(self, player: str, rate: float | Tensor, factor: Tensor | None, like: Params) -> Tensor:
         """The learning rate now, for each replica."""
         first = next(iter(like.values()))
-        lr = torch.as_tensor(rate, dtype=first.dtype, device=first.device)
+        lr = rate.to(first) if isinstance(rate, Tensor) else first.new_full((), rate)
         lr = lr if factor is None else lr * factor
         if self.rates is not None:
             return lr * (self.rates / self.optimizers[player].settings["lr"])
@@ -431,7 +431,7 @@ class Engine:
             params = {n: run.params[n] for n in self.names[player]}
             for name, part, _ in verbs.each(self.strategy, state):
                 if part.does("answer"):
-                    state = verbs.replaced(state, name, part.init(params))
+                    state = verbs.replaced(state, name, verbs.init(part, params))
             run.strategy[player] = state
 
     def adapt(self, run: State, batch: Batch) -> Params:

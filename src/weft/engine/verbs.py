@@ -13,7 +13,7 @@ from torch.func import grad
 
 from weft.core.source import Batch
 from weft.core.strategy import Local, Loss, Penalty, Strategy, StrategyState, Summing, weighted_mean
-from weft.core.trees import Params, tree_add
+from weft.core.trees import Params, tree_add, tree_map
 from weft.core.weave import Weave
 
 __all__ = [
@@ -48,10 +48,11 @@ def replaced(state: StrategyState, name: str, after: StrategyState) -> StrategyS
 
 
 def init(strategy: Strategy, params: Params) -> StrategyState:
-    """The state before the first step."""
+    """The state before the first step, on the parameters' device."""
     if isinstance(strategy, Weave):
-        return {name: part.init(params) for name, part in strategy.named.items()}
-    return strategy.init(params)
+        return {name: init(part, params) for name, part in strategy.named.items()}
+    device = next(iter(params.values())).device
+    return tree_map(lambda t: t.to(device), strategy.init(params))
 
 
 def wrap(strategy: Strategy, loss: Loss, state: StrategyState) -> Loss:

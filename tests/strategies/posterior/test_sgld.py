@@ -75,6 +75,15 @@ def test_what_the_rate_and_the_rows_say():
         within(theta[i::2].var(), 2 * lr / N, 2 * lr / N * np.sqrt(2 / 500))
 
 
+def test_the_noise_is_of_all_rows_whatever_a_batch_has():
+    sweep = {"random_state": list(range(1000))}
+    net = Regression(Constant())
+    learner = Learner(net, strategy=SGLD(), optimizer=Optimizer("sgd", lr=LR), steps=1, batch_size=4, init="keep")
+    learner.set_params(dtype="float64", replicas=sweep)
+    theta = learner.fit(np.zeros((N, 1)), np.zeros(N)).training_.runs[0].state.params["net.theta"].numpy()
+    within(theta.var(), 2 * LR / N, 2 * LR / N * np.sqrt(2 / 1000))
+
+
 def test_draws_answer_together():
     learner = chains(SGLD(draws=5, start=10, every=10), random_state=0)
     kept = learner.training_.runs[0].state.strategy[""]["draws"]["net.theta"]
