@@ -7,10 +7,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-
-import numpy as np
-import torch
-from torch import Tensor
+from numbers import Integral, Real
 
 __all__ = ["WIDTHS", "Choice", "Flag", "Legal", "Number", "Several", "Such", "Whole", "check", "legal_of", "told"]
 
@@ -81,12 +78,19 @@ class Legal:
 
 
 def _real(value: object) -> float | None:
-    """The number that it is (a swept one may be a tensor), or None."""
-    if isinstance(value, Tensor) and value.dim() == 0 and not (value.dtype is torch.bool or value.is_complex()):
-        return value.item()
-    if isinstance(value, np.integer | np.floating):
-        return float(value) if isinstance(value, np.floating) else int(value)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """The number that it is, or None."""
+    if _from("torch", value):  # a swept one may be a tensor; the command line starts without torch
+        import torch
+
+        number = isinstance(value, torch.Tensor) and value.dim() == 0
+        value = value.item() if number else None  # type: ignore[attr-defined]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _from(package: str, value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == package
 
 
 class Number(Legal):
@@ -112,7 +116,7 @@ class Number(Legal):
 
     def most(self, number: float) -> float:
         """The largest that can be meant: what float32 holds, of integers what a tensor takes."""
-        return 2**63 - 1 if isinstance(number, int) else torch.finfo(torch.float32).max
+        return 2**63 - 1 if isinstance(number, int) else (2.0 - 2.0**-23) * 2.0**127
 
     def near(self, value: object) -> str:
         number = _real(value)
@@ -125,7 +129,7 @@ class Whole(Number):
     noun = "an integer"
 
     def fits(self, value: object) -> bool:
-        return isinstance(value, int | np.integer) and super().fits(value)
+        return isinstance(value, Integral) and super().fits(value)
 
     def most(self, number: float) -> float:
         return 2**31 if self.high == inf else self.high
@@ -137,7 +141,7 @@ class Flag(Legal):
     words = "True or False"
 
     def kind(self, value: object) -> bool:
-        return isinstance(value, bool | np.bool_)
+        return isinstance(value, bool) or (_from("numpy", value) and type(value).__name__ in ("bool", "bool_"))
 
 
 class Choice(Legal):
