@@ -38,6 +38,7 @@ class Output:
         weight: one weight per loss, where the batch has them; set by the engine.
         buffers: the module's buffers after this forward (running statistics), set by the engine.
         distribution: `distribution()` gives the objective's, where it provides one; set by the engine.
+        parts: the outputs of the parts, by name, of an objective built of several.
         left: a detached tree for each strategy that sees all groups and is to be handed it in `combine`; whoever wraps
             a loss keeps what is there: `replace(output, losses=...)`, and adds its own behind it.
     """
@@ -49,6 +50,7 @@ class Output:
     weight: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
     distribution: Callable[[], Any] | None = None
+    parts: dict[str, Output] = field(default_factory=dict)
     left: tuple[dict[str, Tensor], ...] = ()
 
 
@@ -107,8 +109,9 @@ class Objective(Configured, nn.Module):
         players: the names of the submodules that learn by losses of their own, in the order of their
             moves within a step; empty for the usual one player that owns every parameter. A game's
             `forward` takes the player as its second argument, and what it provides it provides for each of them.
-        decomposable: whether an example's loss depends on that example alone. Coupled losses
-            (contrastive, batch statistics) say False, and single-example gradients are refused.
+        decomposable: whether an example's loss depends on that example alone, given the net's outputs. Coupled losses
+            (contrastive) say False, and single-example gradients are refused; a net that mixes the rows (batch
+            normalization) is found out by itself.
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
@@ -143,7 +146,8 @@ class Objective(Configured, nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define forward(batch)")
 
     def distribution(self, output: Output) -> Any:
-        """What the model predicts for each row, from what `forward` gave: a `torch.distributions.Distribution`."""
+        """What the model predicts for each row, from what `forward` gave: a `torch.distributions.Distribution`, or a
+        tuple of them for targets that are independent given the row."""
         raise NotImplementedError(
             f"{type(self).__name__} does not tell the distribution that it predicts: define distribution(output) and "
             "name it in provides"

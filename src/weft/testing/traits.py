@@ -40,10 +40,9 @@ def lies(
     losses = {player: base_loss(objective, {}, buffers, key_of(0), player) for player in players}
     outputs = {player: loss(params, batch) for player, loss in losses.items()}
     yield from _provided(objective, outputs)
-    target = "y" if "y" in objective.fields else objective.fields[0]  # what the model predicts
     if "" in outputs and objective.likelihood and "distribution" in objective.provides:
         moved = {name: 1.1 * p + 0.01 for name, p in params.items()}
-        yield from _likely([_gap(outputs[""], batch[target]), _gap(losses[""](moved, batch), batch[target])])
+        yield from _likely([_gap(objective, one, batch) for one in (outputs[""], losses[""](moved, batch))])
     if objective.solved and type(objective).solve is Objective.solve:
         yield "expected solve(source, state), as solved = True says, got none"
     if objective.targets not in ("classes", "values"):
@@ -92,10 +91,20 @@ def _provided(objective: Objective, outputs: dict[str, Output]) -> Iterator[str]
         yield "expected distribution(output), as provides says, got none"
 
 
-def _gap(output: Output, target: Tensor) -> Tensor:
+def _gap(objective: Objective, output: Output, batch: Batch) -> Tensor:
     """loss_i + log p(y_i | x_i): the constant by which a loss differs from the likelihood."""
-    distribution: Any = output.distribution
-    return output.losses + distribution().log_prob(target)
+    told: Any = output.distribution() if output.distribution is not None else ()
+    each = zip(told if isinstance(told, tuple) else (told,), _targets(objective, batch), strict=True)
+    return output.losses + torch.stack([one.log_prob(target) for one, target in each]).sum(0)
+
+
+def _targets(objective: Objective, batch: Batch) -> Iterator[Tensor]:
+    """What the parts predict, of an objective built of several."""
+    if not isinstance(objective, Composed):
+        yield batch["y" if "y" in objective.fields else objective.fields[0]]
+        return
+    for name, part in objective.parts().items():
+        yield from _targets(part, objective.view(name, batch))
 
 
 def _likely(gaps: list[Tensor]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.base import clone
+from sklearn.neighbors import KernelDensity
 from torch import nn
 
 from weft import Learner, Optimizer, load
@@ -15,7 +16,7 @@ from weft.engine import Engine
 from weft.engine.build import build
 from weft.objectives import GAN, Classification, Heads, LeastSquares, Regression
 from weft.sources import Arrays
-from weft.strategies import ERM, EWC, IRM, MAS, LwF
+from weft.strategies import ERM, EWC, IRM, MAS, GenerativeReplay, LwF
 
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(30, 3, generator=generator, dtype=torch.float64)
@@ -96,14 +97,77 @@ def test_whether_it_is_a_likelihood():
     assert small(weights={"mass": 1.0}).likelihood
     assert not small(weights={"mass": 2.0}).likelihood
     assert not Heads({"kind": Classification(), "other": Heads({"a": Regression()}, weights={"a": 2.0})}).likelihood
-    told = EWC().refuses(small())
+    assert EWC().refuses(small()) is None
+    assert EWC(fisher="empirical").refuses(small()) is None
+    assert "is not a log-likelihood" in EWC(fisher="empirical").refuses(small(weights={"mass": 2.0}))
+    assert EWC().refuses(small(weights={"mass": 2.0})) is None, "what is predicted has a Fisher information"
+    assert LwF().refuses(small()) is None
+    told = EWC().refuses(Heads({"a": Silent()}))
     assert "Heads does not tell their distribution" in told
     assert "fisher='empirical'" in told
     assert "not a log-likelihood" not in told
-    assert EWC(fisher="empirical").refuses(small()) is None
-    assert "is not a log-likelihood" in EWC(fisher="empirical").refuses(small(weights={"mass": 2.0}))
-    assert "is not a log-likelihood" in EWC().refuses(small(weights={"mass": 2.0}))
-    assert "the distribution that the model predicts" in LwF().refuses(small())
+
+
+class Silent(Regression):
+    """A likelihood that does not tell what it predicts."""
+
+    provides = frozenset({"logits", "rescore", "features"})
+
+
+@pytest.mark.parametrize("heads", [small, lambda: Heads(shared())], ids=["own nets", "a shared body"])
+def test_the_fisher_information_is_that_of_independent_targets(heads):
+    """sum_k p_k (grad log p_k)^2 of the classes, and (grad mean)^2 of a normal with noise 1."""
+    learner = Learner(heads(), strategy=EWC(strength=1.0), steps=4, **SGD).partial_fit(source(), task="one")
+    found = learner.training_.runs[0].state.strategy[""]["tasks"]["one"]["precision"]
+    module = learner.trained_module()
+    named = dict(module.named_parameters())
+    wanted = {name: torch.zeros_like(p) for name, p in named.items()}
+    for row in X.unsqueeze(1):
+        log = module.heads["kind"].net(row).log_softmax(-1)[0]
+        scalars = [(log[k], log[k].exp().detach()) for k in range(3)] + [(module.heads["mass"].net(row)[0, 0], 1.0)]
+        for scalar, weight in scalars:
+            slopes = torch.autograd.grad(scalar, list(named.values()), retain_graph=True, allow_unused=True)
+            for name, slope in zip(named, slopes, strict=True):
+                if slope is not None:
+                    wanted[name] += weight * slope.square() / len(X)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, msg=name)
+
+
+def test_a_sampled_information_draws_every_target_apart():
+    heads = Heads({"a": Regression(hidden=(4,)), "b": Regression(hidden=(4,))})
+    rows = Arrays(X, a_y=VALUE, b_y=VALUE, batch_size=10)
+    learner = Learner(heads, strategy=EWC(strength=1.0, fisher="sampled"), steps=1, **SGD).partial_fit(rows, task="one")
+    found = learner.training_.runs[0].state.strategy[""]["tasks"]["one"]["precision"]
+    a, b = (next(p for n, p in found.items() if n.startswith(f"heads.{h}") and n.endswith("head.bias")) for h in "ab")
+    assert float(a) != float(b), "the square of the noise that each target was drawn with"
+
+
+def test_what_was_predicted_is_distilled_for_every_target():
+    learner = Learner(small(), strategy=LwF(strength=0.7, temperature=2.0), steps=3, **SGD)
+    learner.partial_fit(source(), task="one")
+    engine, state = learner.training_.runs[0]
+    rows = number_rows(next(source().batches(state)), 1)
+    teacher = learner.trained_module()
+    learner.partial_fit(source(), task="two")
+    student = learner.trained_module()
+    state = learner.training_.runs[0].state
+    state.strategy[""]["teacher"] = {n: p.detach() for n, p in teacher.named_parameters()}
+    loss = engine.gradient(state, rows, "")[1]
+    old, new = ((m.heads["kind"].net(rows["x"]) / 2.0).log_softmax(-1) for m in (teacher, student))
+    apart = (old.exp() * (old - new)).sum(-1)
+    means = [m.heads["mass"].net(rows["x"])[:, 0] for m in (teacher, student)]
+    apart = apart + (means[0] - means[1]).square() / (2.0 * 2.0)
+    torch.testing.assert_close(loss, (student(rows).losses + 0.7 * apart).mean().detach())
+
+
+def test_rows_drawn_are_answered_by_every_head():
+    replay = GenerativeReplay(generator=KernelDensity(bandwidth=0.3), size=20, rows=5)
+    learner = Learner(small(), strategy=replay, steps=5, **SGD).partial_fit(source(), task="one")
+    memory = learner.training_.runs[0].state.strategy[""]["memory"]["rows"]
+    assert memory.keys() == {"x", "kind_y", "mass_y", "weight"}
+    np.testing.assert_array_equal(memory["kind_y"].numpy(), learner.kind_predict(memory["x"]))
+    np.testing.assert_allclose(memory["mass_y"].numpy(), learner.mass_predict(memory["x"]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("heads", [small, lambda: Heads(shared())], ids=["own nets", "a shared body"])

@@ -80,8 +80,9 @@ class Heads(Composed):
 
     @property
     def provides(self) -> frozenset[str]:  # type: ignore[override]
-        scored = frozenset({"logits", "rescore"})
-        return scored if all(scored <= part.provides for part in self.parts().values()) else frozenset()
+        told = [part.provides for part in self.parts().values()]
+        scored = {"logits", "rescore"} if all({"logits", "rescore"} <= one for one in told) else set()
+        return frozenset(scored | ({"distribution"} if all("distribution" in one for one in told) else set()))
 
     def build(self, spec: Spec) -> None:
         parts = self.parts()
@@ -107,7 +108,7 @@ class Heads(Composed):
         outputs = {name: self.ask(name, self.view(name, batch)) for name in self.parts()}
         total = self._sum({name: output.losses for name, output in outputs.items()})
         if "rescore" not in self.provides:
-            return Output(total)
+            return Output(total, parts=outputs)
         each: dict[str, Any] = {name: output.logits for name, output in outputs.items()}
         scores: dict[str, Any] = {name: output.rescore for name, output in outputs.items()}
 
@@ -116,7 +117,13 @@ class Heads(Composed):
             parts = zip(each.items(), columns, strict=True)
             return self._sum({name: scores[name](own.reshape(logits.shape)) for (name, logits), own in parts})
 
-        return Output(total, logits=torch.cat([own.reshape(len(own), -1) for own in each.values()], 1), rescore=rescore)
+        logits = torch.cat([own.reshape(len(own), -1) for own in each.values()], 1)
+        return Output(total, logits=logits, rescore=rescore, parts=outputs)
+
+    def distribution(self, output: Output) -> tuple[Any, ...]:
+        """p(y_k | x) of each head, over the rows: given x the targets are independent."""
+        told = [part.distribution(output.parts[name]) for name, part in self.parts().items()]
+        return tuple(one for own in told for one in (own if isinstance(own, tuple) else (own,)))
 
     def _sum(self, losses: dict[str, Tensor]) -> Tensor:
         return torch.stack([self._weight(name) * loss for name, loss in losses.items()]).sum(0)

@@ -28,6 +28,11 @@ def _learns(given: object) -> bool:
     return not isinstance(given, type | str | Objective) and callable(getattr(given, "fit", None))
 
 
+def _answer(field: str) -> str:
+    """The capability that tells a target: `predict` of `y`, `mass_predict` of `mass_y`; "" where none does."""
+    return f"{field.removesuffix('y')}predict" if field == "y" or field.endswith("_y") else ""
+
+
 class GenerativeReplay(Replay):
     """Learns each batch B together with rows M that a generator drew, answered by the net as it was.
 
@@ -100,10 +105,12 @@ class GenerativeReplay(Replay):
     def refuses(self, objective: Objective) -> str | None:
         if reason := super().refuses(objective):
             return reason
-        if other := [name for name in objective.fields if name not in ("x", "y")]:
-            return f"a generator draws rows x, the net predicts y, and nothing tells the {other[0]!r} of a row drawn"
-        if "y" in objective.fields and "predict" not in objective.capabilities():
-            return f"the net answers for rows drawn, and {type(objective).__name__} does not predict"
+        for name in objective.fields:
+            told = _answer(name)
+            if name != "x" and not told:
+                return f"a generator draws rows x, the net predicts y, and nothing tells the {name!r} of a row drawn"
+            if told and told not in objective.capabilities():
+                return f"the net answers for rows drawn, and {type(objective).__name__} does not predict {name!r}"
         if self.generator is None and "sample" not in objective.capabilities():
             return (
                 f"it learns rows that are drawn again, {type(objective).__name__} draws none and no generator was "
@@ -126,11 +133,11 @@ class GenerativeReplay(Replay):
         drawn: Batch = {"x": samples, "row": row}
         if weight is not None:
             drawn["weight"] = weight.mean().expand(len(x))
-        if "y" in batches[0]:
-            finish = local.objective.capabilities()["predict"].finish
-            parts = [local.ask("predict", p, rows=r) for p, r in zip(samples.split(1024), row.split(1024), strict=True)]
-            answer = torch.cat(parts)
-            drawn["y"] = (finish(answer) if finish else answer).to(batches[0]["y"].dtype)
+        chunks = list(zip(samples.split(1024), row.split(1024), strict=True))
+        for name in [name for name in batches[0] if _answer(name)]:
+            finish = local.objective.capabilities()[_answer(name)].finish
+            answer = torch.cat([local.ask(_answer(name), rows, rows=numbers) for rows, numbers in chunks])
+            drawn[name] = (finish(answer) if finish else answer).to(batches[0][name].dtype)
         instead = replace(local, batches=lambda: [drawn])
         # The objective itself has learned all tasks so far: its samples replace the memory, and are of no one task.
         return super().consolidate(instead, self.init({}) if own else state, "" if own else task)

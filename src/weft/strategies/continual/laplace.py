@@ -202,11 +202,14 @@ class Laplace(Penalty):
             if self.fisher == "empirical":
                 yield output.losses, None
                 return
-            distribution = objective.distribution(output)
+            told = objective.distribution(output)
+            each = told if isinstance(told, tuple) else (told,)  # several are independent: their informations add up
             if self.fisher == "sampled":
-                yield -distribution.log_prob(_draw(distribution)), None
+                drawn = [d.log_prob(_draw(d, "label" if not i else f"label {i}")) for i, d in enumerate(each)]
+                yield -sum(drawn[1:], drawn[0]), None
             else:
-                yield from _scores(distribution)
+                for distribution in each:
+                    yield from _scores(distribution)
 
         return readout
 
@@ -219,14 +222,14 @@ def _base(distribution: distributions.Distribution) -> distributions.Distributio
     return distribution.base_dist if isinstance(distribution, distributions.Independent) else distribution
 
 
-def _draw(distribution: distributions.Distribution) -> Tensor:
+def _draw(distribution: distributions.Distribution, place: str) -> Tensor:
     base = _base(distribution)
     if isinstance(base, distributions.Categorical):
-        return random.categorical(base.logits.detach(), place="label")
+        return random.categorical(base.logits.detach(), place=place)
     if not isinstance(base, distributions.Normal):
         raise ValueError(f"expected labels that can be drawn (Categorical or Normal), got {type(base).__name__}")
     mean = base.mean.detach()
-    return mean + base.stddev.detach() * random.normal(mean.shape, place="label", dtype=mean.dtype)
+    return mean + base.stddev.detach() * random.normal(mean.shape, place=place, dtype=mean.dtype)
 
 
 def _scores(distribution: distributions.Distribution) -> Iterator[tuple[Tensor, Tensor | None]]:

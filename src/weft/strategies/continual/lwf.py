@@ -72,8 +72,8 @@ class LwF(Strategy):
             output = loss(params, batch)
             with torch.no_grad():
                 before = loss(state["teacher"], batch)
-            apart = divergence(_of(before), _of(output), self.temperature)
-            return replace(output, losses=output.losses + self.strength * apart)
+            apart = [divergence(p, q, self.temperature) for p, q in zip(_of(before), _of(output), strict=True)]
+            return replace(output, losses=output.losses + self.strength * sum(apart[1:], apart[0]))
 
         return distilled
 
@@ -81,9 +81,11 @@ class LwF(Strategy):
         return {"teacher": {name: p.clone() for name, p in local.params.items()}}
 
 
-def _of(output: Output) -> distributions.Distribution:
-    predicted: Any = output.distribution() if output.distribution is not None else None
-    return predicted.base_dist if isinstance(predicted, distributions.Independent) else predicted
+def _of(output: Output) -> list[distributions.Distribution]:
+    """What is predicted of each target: one, or several that are independent."""
+    told: Any = output.distribution() if output.distribution is not None else None
+    each = told if isinstance(told, tuple) else (told,)
+    return [one.base_dist if isinstance(one, distributions.Independent) else one for one in each]
 
 
 def divergence(p: distributions.Distribution, q: distributions.Distribution, temperature: float | Tensor) -> Tensor:
