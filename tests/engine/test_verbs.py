@@ -281,6 +281,17 @@ def test_a_verb_that_nobody_asks_is_refused(verb, fix):
         line(weave(EWC(), old())).fit(X, Y)
 
 
+def test_a_verb_that_takes_something_else_is_refused():
+    class Old(Strategy):
+        def update(self, step, params, state):
+            return step, state
+
+    with pytest.raises(
+        TypeError, match=r"expected Old to define update\(move, state\), got update\(step, params, state"
+    ):
+        line(Old()).fit(X, Y)
+
+
 # --- the contract ----------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.core.source import Batch
 
 __all__ = [
+    "VERBS",
     "GradientAt",
     "Local",
     "Loss",
@@ -170,7 +171,7 @@ class Strategy(Configured):
 
     def refuses(self, objective: Objective) -> str | None:
         """The mathematical reason why it cannot train this objective, or None."""
-        if objective.solved and (isinstance(self, Penalty) or any(self.does(verb) for verb in _VERBS)):
+        if objective.solved and (isinstance(self, Penalty) or any(self.does(verb) for verb in VERBS)):
             return "the mean loss has its minimizer in closed form, so no loss, gradient or step is there to change"
         if self.sees == "examples" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
@@ -228,7 +229,7 @@ class Strategy(Configured):
         return getattr(type(self), verb) is not getattr(Strategy, verb)
 
 
-_VERBS = ("wrap", "combine", "steer", "update", "answer", "consolidate")
+VERBS = ("wrap", "combine", "steer", "update", "answer", "consolidate")
 
 
 class Penalty(Strategy):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 
 from weft.core.objective import Objective
 from weft.core.optimizer import Optimizer
 from weft.core.source import Batch
-from weft.core.strategy import Penalty, Strategy, Summing
+from weft.core.strategy import VERBS, Penalty, Strategy, Summing
 from weft.engine.distributed import world
 from weft.engine.gradients.coupled import mixes
 from weft.engine.gradients.loss import Place
@@ -35,6 +36,13 @@ def refuse_strategy(strategy: Strategy, objective: Objective, optimizers: Mappin
                 raise TypeError(
                     f"expected {type(part).__name__} to have what the engine asks for, got {name!r}, which nobody "
                     f"asks; {instead}"
+                )
+        for verb in VERBS:
+            base = list(signature(getattr(Strategy, verb)).parameters)[1:]
+            got = list(signature(getattr(type(part), verb)).parameters)[1:]
+            if len(got) != len(base):
+                raise TypeError(
+                    f"expected {type(part).__name__} to define {verb}({', '.join(base)}), got {verb}({', '.join(got)})"
                 )
     reason = strategy.refuses(objective)
     if reason:
