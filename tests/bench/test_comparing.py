@@ -282,6 +282,16 @@ def test_a_diverged_setting_does_not_spoil_its_batch():
     assert bad["state"] == "diverged"
 
 
+@pytest.mark.parametrize("method", ["sgld", "l2+lbfgs"])
+def test_what_chooses_its_own_step_is_given_plain_sgd(method, tmp_path):
+    found = compare(methods=[method, "ema"], out=tmp_path / "study", **TINY)
+    own, other = found["methods"]
+    assert own["scores"]
+    assert Method.parse(method, True).space["optimizer__lr"].high == 1.0
+    assert Method.parse("ema", True).space["optimizer__lr"].high == 3e-2
+    assert other["scores"]
+
+
 def test_default_methods_follow_the_data():
     environments = suitable(Study.make(data="x.csv", target="y", environment="e"), True)
     assert {"erm", "and-mask"} <= set(environments)

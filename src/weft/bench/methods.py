@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Method", "suitable"]
 
-RATE = Range(1e-4, 3e-2, log=True)
+RATE = Range(1e-4, 3e-2, log=True)  # of Adam
+PLAIN = Range(1e-2, 1.0, log=True)  # of SGD, for what chooses its own step
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Method:
             raise ValueError(f"expected methods that learn from rows, got {text!r}, which learns from episodes")
         if reason := way.refuses(made):
             raise ValueError(f"expected methods that go together, got {text!r}: {reason}")
-        space = {} if made.solved else {"optimizer__lr": RATE}
+        space = {} if made.solved else {"optimizer__lr": PLAIN if way.own_step else RATE}
         for outer, part, written in (("objective", made, objective), ("strategy", way, strategy)):
             for inner, limits in part.space.items():
                 if inner.rpartition("__")[2] + "=" not in written.replace(" ", ""):
@@ -100,7 +101,7 @@ class Method:
         return Learner(
             objective,
             strategy=strategy,
-            optimizer=Optimizer("adam"),
+            optimizer=Optimizer("sgd" if strategy is not None and strategy.own_step else "adam"),
             steps=study.steps,
             batch_size=rows,
             device="cpu",
