@@ -164,6 +164,23 @@ class Shifting(Strategy):
         return {name: g + 1.0 for name, g in gradient.items()}, state
 
 
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_update_acts_behind_clipping_and_the_optimizer(replicas):
+    class Seen(Strategy):
+        def init(self, params):
+            return {"step": {name: torch.zeros_like(p) for name, p in params.items()}}
+
+        def update(self, move, state):
+            return {name: 3.0 * s for name, s in move.step.items()}, {"step": move.step}
+
+    learner = line(Seen(), steps=1, clip=0.01, replicas=replicas).fit(X, Y)
+    g = gradient(np.zeros(3))
+    clipped = -0.1 * 0.01 * g / np.linalg.norm(g)
+    kept = learner.training_.every[0].state.strategy[""]["step"]["net.weight"]
+    np.testing.assert_allclose(kept.numpy()[0], clipped, rtol=1e-9)
+    np.testing.assert_allclose(learner.predict(np.eye(3)), 3.0 * clipped, rtol=1e-9)
+
+
 @pytest.mark.parametrize("order", [(Doubling(), Shifting()), (Shifting(), Doubling())], ids=str)
 def test_steers_act_in_the_order_of_the_weave(order):
     w = line(weave(*order), steps=1).fit(X, Y).predict(np.eye(3))
@@ -206,7 +223,7 @@ def test_a_pull_counts_only_for_its_own_penalty():
             return super().pull(params, state)
 
     params = {"w": torch.tensor([2.0])}
-    assert (Square().pulls, Cube().pulls, Sharp().pulls, L1().pulls, EWC().pulls) == (True, False, True, False, True)
+    assert (Square().pulls, Cube().pulls, Sharp().pulls, L1().pulls, EWC().pulls) == (True, False, True, True, True)
     assert verbs.pull(Cube(), params, {})["w"].tolist() == [12.0]
     assert verbs.pull(weave(Square(), Cube()), params, {"square": {}, "cube": {}})["w"].tolist() == [16.0]
     assert verbs.pull(ANDMask(), params, {}) is None

@@ -49,6 +49,9 @@ class L1(_Size):
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         return self.strength * torch.stack([p.abs().sum() for p in params.values()]).sum()
 
+    def pull(self, params: Params, state: StrategyState) -> Params:
+        return {name: self.strength * p.sign() for name, p in params.items()}
+
 
 class L2(_Size):
     """Keeps the parameters small.
@@ -74,3 +77,6 @@ class L2(_Size):
 
     def penalty(self, params: Params, state: StrategyState) -> Tensor:
         return 0.5 * self.strength * torch.stack([p.square().sum() for p in params.values()]).sum()
+
+    def pull(self, params: Params, state: StrategyState) -> Params:
+        return {name: self.strength * p for name, p in params.items()}
