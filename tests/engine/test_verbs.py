@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from weft import Classifier, Learner, Optimizer, weave
-from weft.core.strategy import Penalty, Strategy, Summing, weighted_mean
+from weft.core.strategy import VERBS, Move, Penalty, Strategy, Summing, weighted_mean
 from weft.core.trees import tree_leaves
 from weft.engine import verbs
 from weft.objectives import Regression
@@ -238,9 +238,26 @@ def test_a_state_begins_where_the_parameters_are():
     assert {leaf.device.type for leaf in leaves} == {"meta"}
 
 
+def test_every_verb_has_an_identity():
+    plain, params, state = Strategy(), {"w": torch.tensor([1.0, 2.0])}, {"kept": torch.ones(1)}
+    loss = lambda params, batch: None
+    assert plain.init(params) == {}
+    assert plain.wrap(loss, state) is loss
+    mean, after = plain.combine({"w": torch.tensor([[1.0], [3.0]])}, torch.zeros(2), torch.tensor([0.5, 0.5]), state)
+    assert mean["w"].tolist() == [2.0]
+    assert after is state
+    assert plain.steer(params, params, loss, None, state) == (params, state)
+    assert plain.update(Move(params, params, torch.tensor(0.1), 1, None, loss), state) == (params, state)
+    assert plain.answer(params, state) == [params]
+    assert plain.consolidate(None, state, "task") is state
+    assert plain.release(state, "task") is state
+    assert plain.adapt(loss, params, {}, state) is params
+    assert not any(plain.does(verb) for verb in VERBS)
+
+
 def test_a_weave_itself_is_not_asked():
     woven = weave(EWC(), ANDMask())
-    for verb in ("init", "wrap", "combine", "steer", "update", "answer", "consolidate", "release", "adapt"):
+    for verb in VERBS:
         with pytest.raises(TypeError, match="expected one of the weave's parts to be asked"):
             getattr(woven, verb)({}, {})
 

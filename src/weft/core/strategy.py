@@ -222,14 +222,14 @@ class Strategy(Configured):
 
     def adapt(self, loss: Loss, params: Params, batch: Batch, state: StrategyState) -> Params:
         """After training, parameters adapted to a few labelled examples."""
-        raise NotImplementedError
+        return params
 
     def does(self, verb: str) -> bool:
         """Whether a verb is more than the identity."""
         return getattr(type(self), verb) is not getattr(Strategy, verb)
 
 
-VERBS = ("wrap", "combine", "steer", "update", "answer", "consolidate")
+VERBS = ("init", "wrap", "combine", "steer", "update", "answer", "consolidate", "release", "adapt")
 
 
 class Penalty(Strategy):
