@@ -330,7 +330,7 @@ CASES = {
     ),
     "a source of something else": (
         lambda: classifier().fit(Arrays(None, observation=ROWS)),
-        r"Classification reads 'x' of a batch, got Arrays with \['observation'\]",
+        r"expected batches with 'x', which Classification reads, got Arrays with \['observation'\]",
     ),
     "a loader": (
         lambda: classifier().fit(DataLoader(TensorDataset(ROWS))),
