@@ -38,7 +38,7 @@ test: setup  ## the tests and the examples in the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 contract: setup  ## every strategy with every objective in every setting (SHARD=3/8 for a part)
-	OMP_NUM_THREADS=1 WEFT_SHARD=$(SHARD) $(BIN)/python -m pytest tests/contract tests/contract/cross.py -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 WEFT_SHARD=$(SHARD) $(BIN)/python -m pytest tests/contract/cross.py -n $(WORKERS) --dist worksteal
 
 reproduce: setup  ## every claim in its full setting, with the gallery: out/claims (NAMES="spirals ring" for some of them)
 	$(BIN)/weft reproduce $(if $(NAMES),$(NAMES),--all) --full --out out
