@@ -35,10 +35,10 @@ demo: setup  ## AND-mask against plain training on the spirals: a table, and a p
 	$(BIN)/python examples/spirals.py
 
 test: setup  ## the tests and the examples in the documentation
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-contract: setup  ## every strategy with every objective
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/contract -m "slow or not slow" -n $(WORKERS) --dist worksteal
+contract: setup  ## every strategy with every objective in every setting (SHARD=3/8 for a part)
+	OMP_NUM_THREADS=1 WEFT_SHARD=$(SHARD) $(BIN)/python -m pytest tests/contract/cross.py -n $(WORKERS) --dist worksteal
 
 reproduce: setup  ## every claim in its full setting, with the gallery: out/claims (NAMES="spirals ring" for some of them)
 	$(BIN)/weft reproduce $(if $(NAMES),$(NAMES),--all) --full --out out

@@ -12,15 +12,20 @@ from weft.bench.claims import Report, last, listed, load, reproduce
 from weft.objectives import REINFORCE, LeastSquares
 from weft.strategies import EWC, Laplace
 
+from .selection import TEST, chosen
+
 # Those that need images in their quick setting.
 IMAGES = {"coloured_mnist", "fisher_overlap", "fishers", "permuted_mnist", "richer_posteriors"}
 PATHS = {claim.name: claim.path for claim in listed()}
+CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_the_quick_setting_holds(name, tmp_path):
     if name in IMAGES and not os.environ.get("WEFT_DATA"):
         pytest.skip("WEFT_DATA is not set")  # where it is, the images must be there
+    if name not in CHOSEN:
+        pytest.skip("not touched, and not of this commit's third; WEFT_CLAIMS=all runs it")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -39,6 +44,10 @@ def test_the_quick_setting_holds(name, tmp_path):
         assert path.stat().st_size < 300_000
         assert len(picture["alt"]) > 40
         assert picture["caption"]
+
+
+def test_the_summary_knows_the_quick_runs():
+    assert test_the_quick_setting_holds.__name__ == TEST
 
 
 @pytest.mark.parametrize("name", PATHS)

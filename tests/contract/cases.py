@@ -181,6 +181,8 @@ STRATEGIES = {
     "lbfgs": LBFGS(history=5, trials=4),
     "sgld": SGLD(temperature=0.01, draws=3, start=20, every=5),
 }
+# What a strategy's own documentation asks of a training.
+ASKED = {"lbfgs": {"batch_size": None}}
 
 SOURCES = {
     "arrays": lambda: Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=25, classes=2),

@@ -12,9 +12,10 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent.parent / "docs"
 
 
-def support():
+def support(strategies=STRATEGIES):
+    """Of each strategy with each objective, whether it trains or why it is refused."""
     table = {}
-    for name, strategy in STRATEGIES.items():
+    for name, strategy in strategies.items():
         reasons = {o: strategy.refuses(case.make("plain")) for o, case in OBJECTIVES.items()}
         table[name] = {o: f"refused: {reason}" if reason else "trains" for o, reason in reasons.items()}
     return table
@@ -26,7 +27,7 @@ def main():
     lines = [
         "# Which strategy trains which objective",
         "",
-        "Made by `python -m tests.contract.pages`; the contract tests train every cell that is not refused.",
+        "Made by `python -m tests.contract.pages`; `make contract` trains every cell that is not refused.",
         "",
         "| | " + " | ".join(OBJECTIVES) + " |",
         "|---" * (len(OBJECTIVES) + 1) + "|",

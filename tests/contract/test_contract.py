@@ -1,6 +1,5 @@
 """The contract over the whole catalogue."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,21 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from weft import Learner, Optimizer, weave
+from weft import Learner, weave
 from weft.attacks import PGD
 from weft.core import Objective, Output
 from weft.core.catalogue import ROOMS, entries
+from weft.engine import VectorizationWarning
 from weft.objectives import GAN, REINFORCE, Classification, Heads, Regression
 from weft.sources import Arrays, Rollouts
 from weft.strategies import EMA, EWC, MAML, ANDMask
-from weft.testing import ContractError, check_objective, check_source, check_strategy, pairwise, vectorization_table
+from weft.testing import ContractError, check_objective, check_source, check_strategy, vectorization_table
 from weft.testing.vectorization import LAYERS
 
 from .cases import LABEL, OBJECTIVES, SITE, SOURCES, STRATEGIES, X, corridor, missing
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-SUPPORT = json.loads((HERE / "support.json").read_text())
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_whole_catalogue_is_under_contract():
@@ -76,100 +74,6 @@ def test_sources(name):
     check_source(SOURCES[name]())
 
 
-# --- the cross ---------------------------------------------------------------------------------------
-
-FACTORS = {
-    "strategy": list(STRATEGIES),
-    "objective": list(OBJECTIVES),
-    "replicas": [None, 2],
-    "net": ["plain", "noisy"],
-    "dtype": ["float32", "float64"],
-    "weighting": ["example", "group"],
-}
-
-
-def test_refusals_are_the_committed_ones():
-    """A change may not add a refusal silently, nor change its reason."""
-    found = {}
-    for name, strategy in STRATEGIES.items():
-        reasons = {o: strategy.refuses(case.make("plain")) for o, case in OBJECTIVES.items()}
-        found[name] = {o: f"refused: {reason}" if reason else "trains" for o, reason in reasons.items()}
-    assert found == SUPPORT
-    page = (ROOT / "docs" / "support.md").read_text()
-    for name, row in SUPPORT.items():
-        assert name in page
-        for cell in row.values():
-            assert cell in page
-
-
-def train(strategy, objective, replicas=None, net="plain", dtype="float32", weighting="example"):
-    chosen, case = STRATEGIES[strategy], OBJECTIVES[objective]
-    own = {"optimizer": Optimizer("sgd", lr=0.3)} if chosen.own_step else {}
-    learner = Learner(
-        case.make(net),
-        strategy=chosen,
-        steps=300 if chosen.sight.episodic else case.steps,
-        batch_size=30,
-        replicas=replicas,
-        dtype=dtype,
-        weighting=weighting,
-        random_state=0,
-        **{**case.settings, **own},
-    )
-    grouped = chosen.sight.grouped
-    if chosen.sight.episodic and case.episodes is not None:
-        learner.fit(case.episodes())
-    elif case.source is not None:
-        source = case.source("groups" if grouped else "flat")
-        learner.partial_fit(source, task="first").partial_fit(source, task="second")
-    else:
-        environment = SITE if grouped else None
-        for task in ("first", "second"):
-            learner.partial_fit(**case.arrays, environment=environment, task=task)
-    return learner
-
-
-def improves(learner):
-    """The progress measure, in the median over replicas, is better at the end than at the start."""
-    objective = learner.settings().objective
-    if objective.solved:
-        return learner.score(X, learner.predict(X)) > 0.99
-    name, direction = objective.progress
-    column = learner.history_[name if name in learner.history_[0] else "loss"]
-    values = column if column.ndim == 1 else np.median(column, axis=1)
-    tenth = max(1, len(values) // 10)
-    start, end = values[:tenth].mean(), values[-2 * tenth :].mean()
-    return end < start if direction == "min" else end > start
-
-
-def check_cell(strategy, objective, **settings):
-    cell = SUPPORT[strategy][objective]
-    if cell != "trains":
-        reason = cell.removeprefix("refused: ")
-        with pytest.raises(ValueError) as caught:
-            train(strategy, objective, **settings)
-        assert reason in str(caught.value)
-        return
-    learner = train(strategy, objective, **settings)
-    assert improves(learner), learner.history_.to_frame()
-
-
-@pytest.mark.parametrize("cell", pairwise(FACTORS), ids=lambda c: "-".join(map(str, c.values())))
-def test_pairs(cell):
-    check_cell(**cell)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", FACTORS["strategy"])
-@pytest.mark.parametrize("objective", FACTORS["objective"])
-@pytest.mark.parametrize("replicas", FACTORS["replicas"])
-@pytest.mark.parametrize("net", FACTORS["net"])
-@pytest.mark.parametrize("dtype", FACTORS["dtype"])
-@pytest.mark.parametrize("weighting", FACTORS["weighting"])
-def test_full_cross(strategy, objective, replicas, net, dtype, weighting):
-    check_cell(strategy, objective, replicas=replicas, net=net, dtype=dtype, weighting=weighting)
-
-
 # --- what is vectorized ------------------------------------------------------------------------------
 
 
@@ -202,6 +106,34 @@ def test_a_vectorized_layer_gives_what_a_single_run_gives(layer):
     many = Learner(Classification(make), replicas=2, random_state=0, **settings).fit(x, y, environment=[0, 1, 2] * 4)
     single = Learner(Classification(make), random_state=1, **settings).fit(x, y, environment=[0, 1, 2] * 4)
     np.testing.assert_allclose(many.replica(1).predict_proba(x), single.predict_proba(x), rtol=1e-7)
+
+
+@pytest.mark.parametrize("layer", ["GRU", "LSTM", "spectral_norm"])
+def test_what_the_learner_serves_by_a_loop_is_accepted(layer):
+    x = torch.randn(12, 8, generator=torch.Generator().manual_seed(0))
+    source = Arrays(x, (x[:, 0] > 0).long(), batch_size=6, classes=2)
+    with pytest.warns(VectorizationWarning, match="replicas are trained one after another") as told:
+        check_objective(Classification(LAYERS[layer]), source)
+    assert len(told) == 1
+    with pytest.warns(VectorizationWarning, match="replicas are trained one after another") as told:
+        check_strategy(EMA(decay=0.9), Classification(LAYERS[layer]), source)
+    assert len(told) == 1
+
+
+class Ambiguous(Classification):
+    """Fails wherever it is trained: no loop serves it."""
+
+    def forward(self, batch, player=""):
+        if self.training:
+            raise RuntimeError("cannot be trained")
+        return super().forward(batch)
+
+
+@pytest.mark.filterwarnings("ignore::weft.engine.VectorizationWarning")
+def test_what_no_loop_serves_is_not_accepted():
+    source = Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=12, classes=2)
+    with pytest.raises(RuntimeError, match="cannot be trained"):
+        check_objective(Ambiguous(hidden=(8,)), source)
 
 
 # --- the checks themselves can fail ------------------------------------------------------------------

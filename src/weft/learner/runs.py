@@ -43,6 +43,7 @@ __all__ = [
     "solve_all",
     "start",
     "train_all",
+    "vectorizes",
 ]
 
 
@@ -74,7 +75,7 @@ def start(
     if replicated and _stackable(settings, told):
         ((engine, seeds, builds),) = assemble(settings, each, told, source.spec, source, stacked=True)
         state = engine.init(seeds, settings.device, settings.init, builds)
-        if _vectorizes(engine, state, source):
+        if vectorizes(engine, state, source):
             return [Run(engine, state)]
     parts = assemble(settings, each, told, source.spec, source, stacked=False)
     return [Run(engine, engine.init(seeds, settings.device, settings.init, builds)) for engine, seeds, builds in parts]
@@ -154,7 +155,7 @@ def _stackable(settings: Settings, told: list[dict[str, Any]]) -> bool:
     return not reason
 
 
-def _vectorizes(engine: Engine, state: State, source: Source) -> bool:
+def vectorizes(engine: Engine, state: State, source: Source) -> bool:
     """Tries one gradient and one evaluation over all replicas; False where a layer has no rule for it."""
     try:
         engine.probe(state, source)

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -27,12 +27,14 @@ from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.loss import base_loss
 from weft.engine.loop import Plan, begin, train
+from weft.learner.runs import vectorizes
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
 from weft.strategies import ERM
+from weft.testing.classes import TRAITS, declared
 from weft.testing.traits import lies
 
-__all__ = ["ContractError", "check_objective", "check_source", "check_strategy"]
+__all__ = ["ContractError", "check_objective", "check_refusal", "check_source", "check_strategy"]
 
 
 class ContractError(AssertionError):
@@ -97,6 +99,35 @@ class _Trained(NamedTuple):
         return {"parameters": self.state.replica(k).params, **found}
 
 
+class _Apart(NamedTuple):
+    """A run for each replica, where a layer cannot be vectorized over them."""
+
+    runs: list[_Trained]
+
+    def replica(self, k: int) -> dict[str, Params]:
+        """The parameters trained, and those that answer."""
+        return self.runs[k].replica(0)
+
+
+def _begun(
+    objective: Objective, strategy: Strategy, source: Source, seeds: list[int], memory: int = 2**30
+) -> tuple[Engine, State]:
+    """An engine in double precision with a state for these seeds, each built by its own."""
+    builds = [build(objective, source.spec, seed, torch.float64) for seed in seeds]
+    replicas = len(seeds) if len(seeds) > 1 else None
+    engine = _engine(builds[0], strategy, source, replicas=replicas, memory=memory)
+    return engine, engine.init(seeds, torch.device("cpu"), builds=builds)
+
+
+def _replicas(
+    objective: Objective, strategy: Strategy, source: Source, seeds: list[int], tasks: int = 0
+) -> _Trained | _Apart:
+    """Replicas as a Learner trains them: at once, or one after another where a layer has no rule for it, told once."""
+    if vectorizes(*_begun(objective, strategy, source, seeds), source):
+        return _trained(objective, strategy, source, seeds, tasks=tasks)
+    return _Apart([_trained(objective, strategy, source, [seed], tasks=tasks) for seed in seeds])
+
+
 def _trained(
     objective: Objective,
     strategy: Strategy,
@@ -107,10 +138,7 @@ def _trained(
     memory: int = 2**30,
 ) -> _Trained:
     """A run after a few steps, in double precision, or after a few in each of some tasks."""
-    built = build(objective, source.spec, seeds[0], torch.float64)
-    replicas = len(seeds) if len(seeds) > 1 else None
-    engine = _engine(built, strategy, source, replicas=replicas, memory=memory)
-    state = engine.init(seeds, torch.device("cpu"))
+    engine, state = _begun(objective, strategy, source, seeds, memory)
     plan = Plan(steps=steps, every=steps)
     if not tasks:
         train(engine, state, source, plan)
@@ -181,6 +209,9 @@ def _clock(seed: int) -> State:
 def check_objective(objective: Objective, source: Source) -> None:
     """Checks losses, keyed randomness, what it declares, weights, measures and replicas of an objective.
 
+    Replicas that a layer keeps from being trained at once (an LSTM) are trained as the Learner does it, one after
+    another, with a `VectorizationWarning`.
+
     Args:
         objective: as a user would pass it to a Learner.
         source: data that it can learn from, ungrouped.
@@ -234,13 +265,13 @@ def check_objective(objective: Objective, source: Source) -> None:
     _expect(direction in ("min", "max"), f"expected progress to say 'min' or 'max', got {direction!r}")
     for key, value in measures.items():
         _expect(value.shape in ((), (rows,)), f"expected {key!r} of shape () or ({rows},), got {tuple(value.shape)}")
-    many = _trained(objective, ERM(), source, [0, 1])
+    many = _replicas(objective, ERM(), source, [0, 1])
     single = _trained(objective, ERM(), source, [1])
     _close(many.replica(1), single.replica(0), "replica 1 against the single run with its seed")
 
 
 def check_strategy(strategy: Strategy, objective: Objective | None = None, source: Source | None = None) -> None:
-    """Checks parameters, neutrality, replicas, chunks and the state's form of a strategy.
+    """Checks parameters, what it reads of the objective, neutrality, replicas, chunks and the state of a strategy.
 
     One that looks back on tasks is given three of them.
 
@@ -258,14 +289,14 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     _params_survive(strategy)
     strategy.validate()
     objective = objective if objective is not None else Classification(hidden=(8,))
-    reason = strategy.refuses(objective)
+    reason = check_refusal(strategy, objective)
     _expect(reason is None, f"expected a strategy that trains {type(objective).__name__}, got a refusal: {reason}")
     source = Cast(source if source is not None else _material(strategy), torch.float64)
     grouped = strategy.sight.grouped
     _expect(source.grouped or not grouped, "expected a grouped source for a strategy that works on groups")
 
     tasks = 3 if strategy.does("consolidate") and not source.episodic else 0
-    many = _trained(objective, strategy, source, [0, 1], tasks=tasks)
+    many = _replicas(objective, strategy, source, [0, 1], tasks)
     single = _trained(objective, strategy, source, [1], tasks=tasks)
     _close(many.replica(1), single.replica(0), "replica 1 against the single run with its seed")
     for part in strategy.parts:
@@ -288,6 +319,40 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
         b = _trained(objective, plain, base, [0], tasks=tasks)
         for name, params in a.replica(0).items():
             _close(params, b.state.params, f"{name} of {neutral!r} against ERM")
+
+
+def check_refusal(strategy: Strategy, objective: Objective) -> str | None:
+    """Why a strategy refuses an objective; checks that it reads nothing of it but the traits.
+
+    Args:
+        strategy: the strategy.
+        objective: what it may refuse.
+
+    Example:
+        >>> from weft.objectives import GAN
+        >>> from weft.strategies import SGLD
+        >>> check_refusal(SGLD(), GAN())
+        'a game has a loss for each player, and no one density of which they are the logarithm'
+    """
+    stand_in = declared(objective)
+    reason, error = None, ""
+    try:
+        reason = strategy.refuses(cast(Objective, stand_in))
+    except AttributeError as got:
+        error = str(got)
+    untold = sorted(vars(stand_in)["untold"])
+    _expect(
+        not untold and not error,
+        f"expected refuses of {strategy!r} to read only an objective's traits ({', '.join(TRAITS)}), got "
+        f"{', '.join(untold) or error}; declare a trait instead",
+    )
+    whole = strategy.refuses(objective)
+    _expect(
+        reason == whole,
+        f"expected {strategy!r} to answer {type(objective).__name__} by its traits alone, got {whole!r} for itself and "
+        f"{reason!r} for a stand-in with the same traits",
+    )
+    return reason
 
 
 def _pulls(strategy: Penalty, params: Params, state: StrategyState) -> None:

@@ -1,0 +1,64 @@
+"""Trains a strategy with an objective on the contract's small data, and tells whether it learns."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft import Learner, Optimizer
+
+from .cases import ASKED, OBJECTIVES, SITE, STRATEGIES, X
+
+SUPPORT = json.loads((Path(__file__).parent / "support.json").read_text())
+
+
+def train(strategy, objective, replicas=None, net="plain", dtype="float32", weighting="example"):
+    chosen, case = STRATEGIES[strategy], OBJECTIVES[objective]
+    own = {"optimizer": Optimizer("sgd", lr=0.3)} if chosen.own_step else {}
+    learner = Learner(
+        case.make(net),
+        strategy=chosen,
+        steps=100 if chosen.sight.episodic else case.steps,
+        replicas=replicas,
+        dtype=dtype,
+        weighting=weighting,
+        random_state=0,
+        **{"batch_size": 30, **case.settings, **own, **ASKED.get(strategy, {})},
+    )
+    grouped = chosen.sight.grouped
+    if chosen.sight.episodic and case.episodes is not None:
+        learner.fit(case.episodes())
+    elif case.source is not None:
+        source = case.source("groups" if grouped else "flat")
+        learner.partial_fit(source, task="first").partial_fit(source, task="second")
+    else:
+        environment = SITE if grouped else None
+        for task in ("first", "second"):
+            learner.partial_fit(**case.arrays, environment=environment, task=task)
+    return learner
+
+
+def improves(learner):
+    """The progress measure, in the median over replicas, is better at the end than at the start."""
+    objective = learner.settings().objective
+    if objective.solved:
+        return learner.score(X, learner.predict(X)) > 0.99
+    name, direction = objective.progress
+    column = learner.history_[name if name in learner.history_[0] else "loss"]
+    values = column if column.ndim == 1 else np.median(column, axis=1)
+    tenth = max(1, len(values) // 10)
+    start, end = values[:tenth].mean(), values[-2 * tenth :].mean()
+    return end < start if direction == "min" else end > start
+
+
+def check_cell(strategy, objective, **settings):
+    cell = SUPPORT[strategy][objective]
+    if cell != "trains":
+        reason = cell.removeprefix("refused: ")
+        with pytest.raises(ValueError) as caught:
+            train(strategy, objective, **settings)
+        assert reason in str(caught.value)
+        return
+    learner = train(strategy, objective, **settings)
+    assert improves(learner), learner.history_.to_frame()
