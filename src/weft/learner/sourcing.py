@@ -106,8 +106,8 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
     first = objective.fields[0]
     if first not in source.spec:
         raise ValueError(
-            f"expected batches with {first!r}, which {type(objective).__name__} reads, got {name} with {sorted(source.spec)}; "
-            "choose an objective for what this source gives"
+            f"expected batches with {first!r}, which {type(objective).__name__} reads, got {name} with "
+            f"{sorted(source.spec)}; choose an objective for what this source gives"
         )
     if source.acts and not objective.declares("on_policy"):
         raise TypeError(
