@@ -103,10 +103,10 @@ def command(*arguments):
 
 @pytest.mark.parametrize(("estimate", "truth"), [(mean_of, 1.0), (median_of, np.log(2.0))])
 def test_intervals_cover_the_truth(estimate, truth):
-    """Of skewed data (exponential), 12 replicas: about 95 % of intervals hold the truth, the mean's a little fewer."""
+    """Of skewed data (exponential), 12 replicas: about 95 % of intervals hold the truth."""
     rng = np.random.default_rng(0)
     inside = [low <= truth <= high for low, high in (estimate(rng.exponential(size=12)).interval for _ in range(1000))]
-    assert 0.88 <= np.mean(inside) <= 0.99
+    assert 0.93 <= np.mean(inside) <= 0.99
 
 
 def test_the_interval_over_seeds_and_points_covers_the_truth():
@@ -116,7 +116,7 @@ def test_the_interval_over_seeds_and_points_covers_the_truth():
         table = rng.normal(size=(10, 1)) + rng.normal(size=(1, 40)) + rng.normal(size=(10, 40))
         low, high = mean_over(table).interval
         inside.append(low <= 0 <= high)
-    assert np.mean(inside) >= 0.88
+    assert np.mean(inside) >= 0.93
     ratio = mean_over(np.full((3, 4), 2.0), beside=np.full((3, 4), 8.0))
     assert ratio.value == 0.25
     with pytest.raises(ValueError, match=r"expected tables of one shape \(seeds, points\)"):
@@ -126,6 +126,7 @@ def test_the_interval_over_seeds_and_points_covers_the_truth():
 def test_one_replica_has_no_interval():
     assert mean_of([3.0]) == (3.0, None, 1)
     assert median_of([3.0]) == (3.0, None, 1)
+    assert mean_of([1.0, 2.0, 3.0, 4.0]).interval is None
     assert share_of([1, 0, 0, 0]).value == 25.0
     with pytest.raises(ValueError, match="at least one replica"):
         mean_of([])

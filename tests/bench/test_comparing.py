@@ -61,9 +61,13 @@ def test_a_study(whole):
     assert sum(parts.values()) == 1797
     assert found["protocol"]["split"]["test_environments"] == ["Helsinki"]
     assert [line["what"] for line in found["ledger"]] == ["test", "test"]
+    assert found["sentences"][0].startswith(
+        "Nothing is judged here: 2 seeds cannot tell how much trainings vary; at least 5"
+    )
+    assert [c["verdict"] for c in found["comparisons"]] == ["not judged"]
     for row in found["methods"]:
         assert row["mean"] == pytest.approx(np.mean(row["scores"]))
-        assert row["interval"][0] <= row["mean"] <= row["interval"][1]
+        assert row["interval"] is None  # of two seeds
         assert set(row["environments"]) == set(SITES)
         means = {name: np.mean(place["scores"]) for name, place in row["environments"].items()}
         assert row["worst"] == {"environment": min(means, key=means.get), "score": pytest.approx(min(means.values()))}
@@ -303,6 +307,110 @@ def test_default_methods_follow_the_data():
     assert "least-squares" in suitable(Study.make(data="x.csv", target="y"), False)
 
 
+# --- what is judged -----------------------------------------------------------------------------------
+
+
+def evidence(tables, *, seeds=6, diverged=0, values=None, budget=16, setting=None, kind="classes"):
+    """What a study would have of these scores (method, seed, row), without any training."""
+    from weft.bench.conclusion import Evidence
+    from weft.bench.trainings import Final
+
+    frame = (load_iris if kind == "classes" else load_diabetes)(as_frame=True).frame
+    study = Study.make(data="x", target="target", seeds=seeds, budget=budget)
+    data = Data.read(study, frame)
+    methods = [Method.parse(name, kind == "classes") for name in tables]
+    chosen, finals = {}, {}
+    for name, scores in tables.items():
+        own = {"optimizer__lr": 0.003} if setting is None else setting
+        value = (values or {}).get(name, 0.95 if kind == "classes" else 0.5)
+        chosen[name] = {
+            "method": name,
+            "number": 0,
+            "setting": own,
+            "value": value,
+            "state": "complete",
+            "why": "",
+            "seconds": 0.0,
+        }
+        lost = diverged if name == "erm" else 0
+        table = np.broadcast_to(scores, (seeds, len(data.test)))[: seeds - lost]
+        finals[name] = Final(table, list(range(seeds - lost)), lost, None, None, None, "", "", 0.0)
+    trials = {name: [chosen[name]] for name in tables}
+    return Evidence(study, data, methods, list(range(seeds)), trials, chosen, finals).conclude()
+
+
+def test_the_default_is_tried_first(whole, tmp_path):
+    for name in ("erm", "and-mask"):
+        first = next(t for t in read(whole)["trials"] if t["method"] == name and t["number"] == 0)
+        assert first["setting"] == Method.parse(name, True).default(Study.make(), Data.read(Study.make()))
+        assert first["setting"]["optimizer__lr"] == 1e-3
+    ridge = Method.parse("least-squares", False)
+    study = Study.make(data="x", target="target")
+    data = Data.read(study, load_diabetes(as_frame=True).frame)
+    assert ridge.default(study, data) == {"objective__ridge": 1e-4}  # 0 is not in its range
+
+
+def test_the_base_rate_is_that_of_one_answer(whole):
+    study = Study.make(selection="training-domain")
+    data = Data.read(study)
+    both = data.train.plus(data.validation)
+    values, counts = np.unique(both.y, return_counts=True)
+    base = read(whole)["base"]
+    assert base["answer"] == str(values[counts.argmax()])
+    assert base["test"] == pytest.approx(np.mean(data.test.y == values[counts.argmax()]))
+    found = evidence({"least-squares": 0.5}, kind="values", setting={"objective__ridge": 1.0})
+    study = Study.make(data="x", target="target", seeds=6)
+    data = Data.read(study, load_diabetes(as_frame=True).frame)
+    mean = data.train.plus(data.validation).y.mean()
+    assert found["base"]["test"] == pytest.approx(np.mean((data.test.y - mean) ** 2), rel=1e-5)
+
+
+def test_a_diverged_training_counts_with_the_worst_score():
+    both = {"optimizer__lr": 0.003, "strategy__strength": 1e-3}
+    plain = evidence({"erm": 0.9, "l2": 0.9}, setting=both)
+    found = evidence({"erm": 0.9, "l2": 0.9}, diverged=2, setting=both)
+    assert plain["methods"][0]["mean"] == pytest.approx(0.9)
+    row = found["methods"][0]
+    assert row["scores"] == pytest.approx([0.9] * 4 + [0.0] * 2)
+    assert (row["diverged"], row["mean"]) == (2, pytest.approx(0.6))
+    assert "2 of 6 trainings of erm diverged and count with the worst score" in found["sentences"][0]
+    errors = evidence({"erm": 0.9, "l2": 99.0}, diverged=1, kind="values", setting=both)
+    assert errors["methods"][0]["scores"] == pytest.approx([0.9] * 5 + [99.0])  # the largest of any method
+
+
+def test_the_sentence_warns():
+    usual = {"erm": 0.9}
+    assert "But" not in evidence(usual)["sentences"][0]
+    for options, told in (
+        ({"setting": {"optimizer__lr": 3e-2}}, "the lr chosen for erm is at the edge of what was searched"),
+        ({"setting": {"optimizer__lr": 1.02e-4}}, "at the edge of what was searched"),
+        ({"values": {"erm": 0.4}}, "no method is better than the base rate on validation"),
+        ({"budget": 8}, "8 settings each are too few to tell"),
+    ):
+        assert told in evidence(usual, **options)["sentences"][0]
+    both = {"optimizer__lr": 0.003, "strategy__strength": 1e-3}
+    one = evidence({"erm": 0.9, "l2": 0.9}, values={"l2": 0.35}, setting=both)
+    assert "l2 is not better than the base rate on validation" in one["sentences"][0]
+    flat = evidence(usual, values={"erm": 3.0}, kind="values")
+    assert "no method is better than the base rate" in flat["sentences"][0]
+
+
+def test_every_look_at_the_test_is_in_the_ledger_and_there_is_one(tmp_path, monkeypatch):
+    import weft.bench.trainings as trainings
+
+    looks, scored = [], []
+    refit, each = comparing.refit, trainings._scored
+    monkeypatch.setattr(comparing, "refit", lambda *args: (looks.append(args[2].name), refit(*args))[1])
+    monkeypatch.setattr(trainings, "_scored", lambda *args: (scored.append(1), each(*args))[1])
+    found = compare(out=tmp_path / "s", **SMALL)
+    assert looks == [line["method"] for line in found["ledger"]] == ["erm", "and-mask"]
+    assert len(scored) == 2 * SMALL["seeds"]  # every training once
+    (tmp_path / "s" / "finals" / "0.npz").unlink()  # as if an interruption had come before it was kept
+    again = compare(out=tmp_path / "s", **SMALL)
+    assert [line["what"].split(":")[0] for line in again["ledger"]] == ["test", "test", "test, again"]
+    assert plain(again) == plain(found)  # the same trainings: a second look, and nothing chosen by it
+
+
 # --- files --------------------------------------------------------------------------------------------
 
 
@@ -479,7 +587,8 @@ def test_the_command(tmp_path, monkeypatch):
     small = ["--budget", 2, "--batch", 2, "--seeds", 2, "--steps", 12, "--workers", 1]
     done = weft(*columns, *small)
     assert done.exit_code == 0, done.output
-    assert "distinguishable here" in done.output or "better than" in done.output
+    assert "Nothing is judged here: 2 seeds cannot tell" in done.output
+    assert "base rate" in done.output
     assert "looks at the test: 2" in done.output
     assert "accuracy by environment, mean over seeds:" in done.output
     assert "the worst" in done.output

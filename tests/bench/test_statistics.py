@@ -1,10 +1,22 @@
-"""Intervals and corrections: their coverage by simulation, and closed forms."""
+"""Intervals and corrections: their level by simulation with the benchmark's own cells, and closed forms."""
+
+import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from weft.bench.statistics import Comparison, Resampling, compare, holm, sentences
+from weft.bench import statistics
+from weft.bench.claims import estimates
+from weft.bench.statistics import Comparison, compare, differences, half_width, holm, interval, p_value, sentences
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import null_studies  # noqa: E402
+
+sys.path.pop(0)
 
 
 def table(random, seeds=8, points=150, mean=0.0, spread=0.3, noise=1.0):
@@ -12,37 +24,110 @@ def table(random, seeds=8, points=150, mean=0.0, spread=0.3, noise=1.0):
     return mean + spread * random.standard_normal((seeds, 1)) + noise * random.standard_normal((seeds, points))
 
 
-def test_the_interval_covers_the_truth():
+# --- the simulation -----------------------------------------------------------------------------------
+
+
+def quick(trials=2000):
+    """A few of the hardest cells."""
+    cells = null_studies.grid(trials, seeds=(5, 8), points=(100,))
+    return {"trials": trials, "cells": cells, "claims": null_studies.claims(2 * trials), "collapses": []}
+
+
+def test_the_level_is_kept_where_something_is_judged():
+    result = quick()
+    assert not null_studies.missed(result)
+    assert all(cell["judged"] for cell in result["cells"])
+
+
+def test_an_interval_half_as_wide_is_caught(monkeypatch):
+    whole = statistics._reach
+    monkeypatch.setattr(statistics, "_reach", lambda count, miss: whole(count, miss) / 2)
+    statistics._reaches.cache_clear()
+    told = " ".join(null_studies.missed(quick(500)))
+    statistics._reaches.cache_clear()
+    assert "coverage" in told
+    assert "false claims" in told
+    assert "of a mean" in told
+
+
+def test_holm_left_out_is_caught(monkeypatch):
+    monkeypatch.setattr(statistics, "holm", lambda p: p)
+    told = null_studies.missed(quick(1000))
+    assert any("false claims" in line and "methods 4" in line for line in told)
+
+
+def test_a_level_without_regard_to_skew_is_caught(monkeypatch):
+    monkeypatch.setattr(statistics, "SKEW", 0.0)
+    statistics._reaches.cache_clear()
+    told = null_studies.missed(quick(1000))
+    statistics._reaches.cache_clear()
+    assert any("skew 2" in line for line in told)
+
+
+def test_means_drawn_apart_are_those_of_whole_tables():
+    """The benchmark draws means by seed and by point; the same studies as whole tables come to the same figures."""
     random = np.random.default_rng(0)
-    hits = 0
-    for k in range(200):
-        low, high = Resampling(8, 150, draws=400, random_state=k).interval(table(random), 0.95)
-        hits += low <= 0.0 <= high
-    assert 0.87 <= hits / 200 <= 0.99  # few seeds make percentile intervals a little narrow: about .9
+    rows, columns = null_studies.studies(random, 4000, 2, 5, 20, 0.2, 0, False)
+    half = np.sqrt(0.5)
+    whole = 0.2 * random.standard_normal((4000, 2, 5, 1)) + half * random.standard_normal((4000, 2, 1, 20))
+    whole += half * random.standard_normal((4000, 2, 5, 20))
+    again = statistics.summarized(whole)
+    for one, other in zip((rows, columns), again, strict=True):
+        assert one.mean(-1).var() == pytest.approx(other.mean(-1).var(), rel=0.06)
+        assert one.var(-1).mean() == pytest.approx(other.var(-1).mean(), rel=0.04)
+    np.testing.assert_allclose(rows.mean(-1), columns.mean(-1), atol=1e-5)
 
 
-def test_the_draws_have_the_variance_of_both_axes():
+def test_the_page_holds_what_the_result_says():
+    result = json.loads(null_studies.RESULT.read_text())
+    assert result["digest"] == null_studies.digest(), f"the code has changed since; run {result['command']}"
+    assert result["trials"] >= 5000
+    assert len(result["cells"]) == 576
+    assert result["missed"] == null_studies.missed(result) == []
+    assert null_studies.PAGE.read_text(encoding="utf-8") == null_studies.page(result)
+
+
+# --- closed forms -------------------------------------------------------------------------------------
+
+
+def test_the_width_is_the_formula():
     random = np.random.default_rng(1)
-    values = table(random, seeds=40, points=300)
-    drawn = Resampling(40, 300, draws=20_000).means(values)
+    values = table(random, seeds=6, points=40)
+    low, high = interval(values)
+    q = [stats.t.isf(0.025 / (1 + 30 / n), n - 1) for n in (6, 40)]
     rows, columns = values.mean(1), values.mean(0)
-    within = values - rows[:, None] - columns + values.mean()
-    expected = rows.var() / 40 + columns.var() / 300 + within.var() / (40 * 300)
-    assert drawn.mean() == pytest.approx(values.mean(), abs=4 * np.sqrt(expected / 20_000))
-    assert drawn.var() == pytest.approx(expected, rel=0.06)
+    half = np.sqrt(q[0] ** 2 * rows.var(ddof=1) / 6 + q[1] ** 2 * columns.var(ddof=1) / 40)
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half))
 
 
-def test_groups_are_drawn_whole():
+def test_the_p_value_is_where_the_interval_ends():
+    random = np.random.default_rng(2)
+    values = np.stack([table(random, mean=m) for m in (0.3, 0.6, 1.0)])
+    rows, columns = statistics.summarized(values)
+    for r, c, p in zip(rows, columns, p_value(rows, columns), strict=True):
+        assert float(half_width(r, c, float(p))) == pytest.approx(abs(r.mean()), rel=1e-3)
+    nothing = np.zeros((5, 30))
+    assert p_value(*statistics.summarized(nothing)) == 1.0
+    assert p_value(*statistics.summarized(nothing + 1.0)) <= 1e-11  # always the same difference
+
+
+def test_trials_at_once_are_trials_one_by_one():
+    random = np.random.default_rng(3)
+    rows, columns = null_studies.studies(random, 7, 3, 5, 30, 0.5, 1, True)
+    together = differences(rows, columns)
+    for k in range(7):
+        for one, several in zip(differences(rows[k], columns[k]), together, strict=True):
+            np.testing.assert_allclose(one, several[k])
+
+
+def test_groups_count_as_one_point():
     """Ten copies of each point tell no more than one of each."""
     random = np.random.default_rng(2)
-    values = np.repeat(random.standard_normal((1, 60)), 4, axis=0)
-    alone = np.subtract(*Resampling(4, 60, draws=4000).interval(values, 0.95))
-    copies = np.repeat(values, 10, axis=1)
-    groups = np.repeat(np.arange(60), 10)
-    whole = np.subtract(*Resampling(4, 600, groups=groups, draws=4000).interval(copies, 0.95))
-    torn = np.subtract(*Resampling(4, 600, draws=4000).interval(copies, 0.95))
-    assert whole == pytest.approx(alone, rel=0.1)
-    assert torn > 0.5 * alone  # negative widths: the torn one pretends to know three times as much
+    values = np.repeat(random.standard_normal((1, 60)), 5, axis=0)
+    copies, groups = np.repeat(values, 10, axis=1), np.repeat(np.arange(60), 10)
+    assert interval(copies, groups=groups) == pytest.approx(interval(values))
+    torn, whole = (np.ptp(interval(copies, groups=g)) for g in (None, groups))
+    assert torn < 0.5 * whole  # pretends to know three times as much
 
 
 def test_holm_against_an_independent_implementation():
@@ -52,25 +137,14 @@ def test_holm_against_an_independent_implementation():
         order = np.argsort(p)
         expected = np.empty(6)
         expected[order] = np.minimum(1, np.maximum.accumulate(p[order] * (6 - np.arange(6))))
-        np.testing.assert_allclose(holm(p.tolist()), expected)
-
-
-def test_no_difference_is_seldom_called_one():
-    random = np.random.default_rng(4)
-    false = 0
-    for k in range(120):
-        tables = {name: table(random, points=100) for name in ("a", "b", "c")}
-        found = compare(tables, Resampling(8, 100, draws=400, random_state=k), rising=True)
-        false += any(c.verdict != "not distinguishable" for c in found)
-    assert false / 120 <= 0.12  # 5 % is meant; eight seeds make it a little more
+        np.testing.assert_allclose(holm(p), expected)
 
 
 def test_a_clear_difference_is_found_and_named_by_direction():
     random = np.random.default_rng(5)
     tables = {"low": table(random, mean=0.0), "high": table(random, mean=2.0)}
-    resampling = Resampling(8, 150, draws=1000)
-    assert compare(tables, resampling, rising=True)[0].verdict == "high is better"
-    assert compare(tables, resampling, rising=False)[0].verdict == "low is better"
+    assert compare(tables, rising=True)[0].verdict == "high is better"
+    assert compare(tables, rising=False)[0].verdict == "low is better"
 
 
 def test_pairing_makes_differences_sharper():
@@ -78,9 +152,27 @@ def test_pairing_makes_differences_sharper():
     hard = random.standard_normal(400)  # points differ much, and alike for both
     a = hard + 0.1 * random.standard_normal((6, 400)) + 0.05
     b = hard + 0.1 * random.standard_normal((6, 400))
-    paired = compare({"a": a, "b": b}, Resampling(6, 400, draws=1000), rising=True)[0]
-    assert paired.verdict == "a is better"
+    assert compare({"a": a, "b": b}, rising=True)[0].verdict == "a is better"
     assert stats.ttest_ind(a.mean(0), b.mean(0)).pvalue > 0.2  # unpaired, nothing could be said
+
+
+# --- refusals and sentences ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seeds", "points", "told"), [(1, 100, "one seed"), (4, 100, "4 seeds"), (8, 19, "19 test")])
+def test_too_little_is_not_judged(seeds, points, told):
+    random = np.random.default_rng(7)
+    tables = {"a": table(random, seeds, points), "b": table(random, seeds, points, mean=50.0)}
+    (found,) = compare(tables, rising=True)
+    assert (found.verdict, found.interval, found.p) == ("not judged", None, None)
+    assert interval(tables["a"]) is None
+    lacks = statistics.lacking(seeds, points)
+    assert lacks.startswith(told)
+    assert "needed" in lacks
+    options = {"rising": True, "measure": "accuracy", "level": 0.95, "points": points}
+    first, *others = sentences({"a": 0.5, "b": 0.9}, [found], **options, lacks=lacks)
+    assert first == f"Nothing is judged here: {lacks}."
+    assert not any("confidence" in line for line in others)
 
 
 def pair(a, b, verdict):
@@ -99,3 +191,12 @@ def test_the_sentence_says_what_the_evidence_allows():
     none = [pair(x, y, "not distinguishable") for x, y in (("a", "b"), ("a", "c"), ("b", "c"))]
     assert sentences(means, none, **options)[0] == "a, b and c are not distinguishable here."
     assert "nothing to compare" in sentences({"a": 0.5}, [], **options)[0]
+    warned = sentences(means, none, **options, warnings=["x", "y"])
+    assert warned[0] == "a, b and c are not distinguishable here. But x; y."
+
+
+def test_estimates_say_what_they_lack():
+    assert estimates.mean_of(range(4)).lacks.startswith("an interval needs at least 5 replicas")
+    assert estimates.median_of(range(5)).interval is None
+    assert estimates.mean_over(np.ones((6, 3))).lacks == "an interval needs at least 20 test points"
+    assert estimates.mean_of(range(5)).lacks == estimates.median_of(range(6)).lacks == ""

@@ -91,8 +91,9 @@ def test_a_study_is_told_by_its_own_numbers(folders):
     given = json.loads((folders / "study" / "results.json").read_text())
     page = Reader((folders / "study" / "report.html").read_text())
     rows = page.table("Test accuracy")
-    assert [r[0].strip() for r in rows[1:]] == [m["name"] for m in given["methods"]]
-    for row, method in zip(rows[1:], given["methods"], strict=True):
+    assert [r[0].strip() for r in rows[1:]] == [*(m["name"] for m in given["methods"]), "base rate"]
+    assert float(rows[-1][1]) == given["base"]["test"]
+    for row, method in zip(rows[1:-1], given["methods"], strict=True):
         assert float(row[1]) == pytest.approx(method["mean"], abs=5e-4)
         assert [float(v) for v in row[2].split(" to ")] == pytest.approx(method["interval"], abs=6e-4)
     words = " ".join(page.words)
@@ -102,6 +103,20 @@ def test_a_study_is_told_by_its_own_numbers(folders):
     assert len(page.table("The ledger")) == 1 + len(given["ledger"])
     assert len(page.table("Every trial")) == 1 + len(given["trials"])
     assert len(page.table("Accuracy in each environment")) == 1 + 5
+
+
+def test_a_study_that_judges_nothing_has_no_intervals(folders, tmp_path):
+    given = json.loads((folders / "study" / "results.json").read_text())
+    for method in given["methods"]:
+        method["interval"] = None
+    for pair in given["comparisons"]:
+        pair |= {"interval": None, "p": None, "p_corrected": None, "verdict": "not judged"}
+    shutil.copytree(folders / "study", tmp_path / "study")
+    (tmp_path / "study" / "results.json").write_text(json.dumps(given))
+    write([tmp_path / "study"])
+    page = Reader((tmp_path / "study" / "report.html").read_text())
+    assert {row[2].strip() for row in page.table("Test accuracy")[1:]} == {"–"}
+    assert {(row[4], row[6]) for row in page.table("Paired differences")[1:]} == {("–", "not judged")}
 
 
 def test_a_run_tells_its_risk_by_environment(folders, tmp_path):
@@ -553,7 +568,7 @@ def test_a_table_is_saved_as_csv(folders, visit):
     assert saved.suggested_filename == "methods.csv"
     rows = list(csv.reader(io.StringIO(Path(saved.path()).read_text())))
     assert rows[0][:2] == ["method", "test accuracy"]
-    assert len(rows) == 5
+    assert len(rows) == 6  # four methods and the base rate
 
 
 def test_on_paper(folders, visit):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparing", "compare", "continued"]
 
-FORMAT = 1
+FORMAT = 2
 Heard = Callable[[int, int, str], None]
 
 
@@ -178,7 +178,13 @@ class Comparing:
                 continue
             before = [trial for trial in trials[method.name] if trial["number"] < first]
             settings = propose(
-                method.space, before, missing, rising=self.data.rising, seed=self.study.seed, name=method.name
+                method.space,
+                before,
+                missing,
+                rising=self.data.rising,
+                seed=self.study.seed,
+                name=method.name,
+                default=method.default(self.study, self.data),
             )
             parts = [slice(None)] if self._stacks(method) else [slice(i, i + 1) for i in range(len(missing))]
             jobs += [(method, missing[part], settings[part]) for part in parts]
@@ -255,7 +261,7 @@ class Comparing:
         from weft import __version__
 
         return {
-            "format": FORMAT,
+            "format": 1,
             "kind": "study",
             "name": self.folder.resolve().name,
             "weft": __version__,

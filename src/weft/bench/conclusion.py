@@ -11,11 +11,12 @@ import numpy as np
 
 from weft.bench.data import Column, Data
 from weft.bench.methods import Method
-from weft.bench.search import Trial
-from weft.bench.statistics import Comparison, Resampling, Table, sentences
+from weft.bench.search import STARTUP, Trial
+from weft.bench.statistics import Comparison, Table, interval, lacking, sentences
 from weft.bench.statistics import compare as compared
 from weft.bench.study import Study
-from weft.bench.trainings import Final, Matrix
+from weft.bench.trainings import Base, Final, Matrix, base_rate
+from weft.core.configured import Range
 from weft.core.values import jsonable
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evidence"]
 
-DRAWS = 4000
+EDGE = 0.02  # of a range, on its own scale
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,23 @@ class Evidence:
         data, study = self.data, self.study
         lost = [m.name for m in self.methods if m.name not in self.finals or not self.finals[m.name].seeds]
         good = {name: final for name, final in self.finals.items() if name not in lost}
-        common = [seed for seed in self.seeds if all(seed in final.seeds for final in good.values())]
-        tables = {name: final.table[[final.seeds.index(seed) for seed in common]] for name, final in good.items()}
+        tables = self._tables(good)
+        base = base_rate(study, data)
         pairs: list[Comparison] = []
-        told, resampling = [], None
-        if tables and common:
-            groups = data.test.labels if data.by == "group" else None
-            resampling = Resampling(len(common), len(data.test), groups=groups, draws=DRAWS, random_state=study.seed)
-            pairs = compared(tables, resampling, rising=data.rising, level=study.level)
-            means = {name: float(table.mean()) for name, table in tables.items()}
+        told = []
+        if tables:
+            groups = self._groups()
+            points = len(data.test) if groups is None else len(np.unique(groups))
+            pairs = compared(tables, rising=data.rising, level=study.level, groups=groups)
             told = sentences(
-                means, pairs, rising=data.rising, measure=data.measure, level=study.level, points=len(data.test)
+                {name: float(table.mean()) for name, table in tables.items()},
+                pairs,
+                rising=data.rising,
+                measure=data.measure,
+                level=study.level,
+                points=len(data.test),
+                lacks=lacking(study.seeds, points),
+                warnings=self._warnings(good, base),
             )
         if not told:
             told = ["No method could be trained; the trials below say why."]
@@ -74,24 +81,81 @@ class Evidence:
             "measure": {"name": data.measure, "direction": "max" if data.rising else "min"},
             "data": data.about,
             "protocol": self._protocol(lost, good),
-            "methods": [self._row(method, resampling) for method in self.methods],
+            "base": base,
+            "methods": [self._row(method, tables.get(method.name)) for method in self.methods],
             "comparisons": [dataclasses.asdict(pair) for pair in pairs],
             "trials": [trial for method in self.methods for trial in self.trials[method.name]],
         }
+
+    def _groups(self) -> Column | None:
+        """What each test row belongs to, where rows belong together."""
+        return self.data.test.labels if self.data.by == "group" else None
+
+    def _tables(self, good: dict[str, Final]) -> dict[str, Table]:
+        """Scores of every seed; a training that diverged has the worst: 0, or each row's largest squared error."""
+        if not good:
+            return {}
+        worst = np.zeros(len(self.data.test))
+        if not self.data.rising:
+            y = self.data.test.y.astype(np.float64)
+            mean = self.data.train.plus(self.data.validation).y.astype(np.float64).mean()
+            worst = np.max([(y - mean) ** 2, *(final.table.max(0) for final in good.values())], axis=0)
+        return {
+            name: np.stack([final.table[final.seeds.index(k)] if k in final.seeds else worst for k in self.seeds])
+            for name, final in good.items()
+        }
+
+    def _warnings(self, good: dict[str, Final], base: Base) -> list[str]:
+        """What makes the verdict doubtful: trainings that diverged, methods that have learned or searched little."""
+        study, told = self.study, []
+        for name, final in good.items():
+            if final.diverged:
+                told.append(
+                    f"{final.diverged} of {study.seeds} trainings of {name} diverged and count with the worst score"
+                )
+        flat = [name for name in good if self._flat(name, base)]
+        if flat:
+            who = (
+                "no method is"
+                if len(flat) == len(good)
+                else f"{' and '.join(flat)} {'is' if len(flat) == 1 else 'are'} not"
+            )
+            told.append(f"{who} better than the base rate on validation ({base['validation']:.3g})")
+        for method in self.methods:
+            best = self.chosen[method.name]
+            edges = [name for name, r in method.space.items() if best and _at_edge(best["setting"][name], r)]
+            if edges and method.name in good:
+                names = " and ".join(name.partition("__")[2] for name in edges)
+                told.append(f"the {names} chosen for {method.name} is at the edge of what was searched")
+        if study.budget <= STARTUP and any(method.space for method in self.methods):
+            some = "one setting" if study.budget == 1 else f"{study.budget} settings"
+            told.append(
+                f"{some} each are too few to tell whether a method was given its best (more than {STARTUP} would)"
+            )
+        return told
+
+    def _flat(self, name: str, base: Base) -> bool:
+        """Whether a method's validation is that of the base rate, as far as so many rows can tell."""
+        best = self.chosen[name]
+        if best is None or best["value"] is None:
+            return False
+        rate, seen = base["validation"], self.data.hold if self.data.hold is not None else self.data.validation
+        if not self.data.rising:
+            return best["value"] > 0.95 * rate
+        return best["value"] < rate + 2 * float(np.sqrt(rate * (1 - rate) / max(len(seen), 1)))
 
     def _protocol(self, lost: list[str], good: dict[str, Final]) -> Json:
         """How it was done, and what the reader should know."""
         data, study = self.data, self.study
         notes = [*data.notes, *(f"{name}: every trial or training failed or diverged; left out" for name in lost)]
         notes += [
-            f"{name}: {final.diverged} of {study.seeds} trainings diverged and are left out of every comparison"
+            f"{name}: {final.diverged} of {study.seeds} trainings diverged and count with the worst score "
+            f"({'0' if data.rising else 'the largest squared error of any training on each row'})"
             for name, final in good.items()
             if final.diverged
         ]
         if data.by == "environment":
             notes.append(f"everybody gets {study.rows} rows of each environment per update")
-        if study.seeds == 1:
-            notes.append("one seed: how much a training varies by itself is not known, and intervals are too narrow")
         outside = [str(name) for name in np.unique(data.test.belonging)] if data.by == "environment" else None
         return {
             "split": {
@@ -106,12 +170,11 @@ class Evidence:
             "seeds": self.seeds,
             "steps": study.steps,
             "level": study.level,
-            "resamples": DRAWS,
             "correction": "Holm for p-values, Bonferroni for intervals",
             "notes": notes,
         }
 
-    def _row(self, method: Method, resampling: Resampling | None) -> Json:
+    def _row(self, method: Method, table: Table | None) -> Json:
         """What is said of one method."""
         final, best, trials = self.finals.get(method.name), self.chosen[method.name], self.trials[method.name]
         row: Json = {
@@ -122,6 +185,7 @@ class Evidence:
             "validation": best["value"] if best else None,
             "trials": {state: sum(t["state"] == state for t in trials) for state in ("complete", "failed", "diverged")},
             "scores": [],
+            "diverged": final.diverged if final else 0,
             "mean": None,
             "interval": None,
             "seconds": round(sum(t["seconds"] for t in trials) + (final.seconds if final else 0.0), 3),
@@ -133,13 +197,13 @@ class Evidence:
             "continual": self._kept(final.matrix) if final and final.matrix else None,
             "curves": final.curves if final else None,
         }
-        if final is None or not final.seeds:
+        if final is None or table is None:
             return row
-        table, labels = final.table, self.data.test.labels
+        labels = self.data.test.labels
         row["scores"] = table.mean(1).tolist()
         row["mean"] = float(table.mean())
-        if resampling is not None and len(table) == len(resampling.rows[0]):
-            row["interval"] = list(resampling.interval(table, self.study.level))
+        span = interval(table, self.study.level, self._groups())
+        row["interval"] = list(span) if span else None
         if self.data.by == "environment" and labels is not None:
             row["environments"] = {**(final.training or {}), **_by_label(table, labels, part="test")}
             places = {name: place["scores"] for name, place in row["environments"].items() if place["scores"]}
@@ -165,6 +229,12 @@ class Evidence:
             }
         )
         return kept
+
+
+def _at_edge(value: float, searched: Range) -> bool:
+    ends = np.array([searched.low, searched.high, value])
+    low, high, at = (np.log(ends) if searched.log else ends).tolist()
+    return min(at - low, high - at) <= EDGE * (high - low)
 
 
 def _by_label(table: Table, labels: Column, **more: str) -> Json:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-__all__ = ["Outcome", "Record", "Setting", "Trial", "propose"]
+__all__ = ["STARTUP", "Outcome", "Record", "Setting", "Trial", "propose"]
+
+STARTUP = 8
+"""Trials that are drawn at random, before the search learns from any."""
 
 Setting = dict[str, float]
 """Values of what is tuned, by their names in a Learner."""
@@ -53,9 +56,16 @@ def _distributions(space: dict[str, Range]) -> dict[str, BaseDistribution]:
 
 
 def propose(
-    space: dict[str, Range], known: list[Trial], numbers: list[int], *, rising: bool, seed: int, name: str
+    space: dict[str, Range],
+    known: list[Trial],
+    numbers: list[int],
+    *,
+    rising: bool,
+    seed: int,
+    name: str,
+    default: Setting | None = None,
 ) -> list[Setting]:
-    """Settings for the trials of these numbers, given the trials of earlier batches.
+    """Settings for the trials of these numbers, given the trials of earlier batches; the first is the default.
 
     >>> space = {"lr": Range(1e-3, 1e-1, log=True)}
     >>> first = propose(space, [], [0, 1], rising=True, seed=0, name="erm")
@@ -72,8 +82,11 @@ def propose(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     proposals = []
     for number in numbers:
+        if number == 0 and default is not None:
+            proposals.append(default)
+            continue
         random = integer(fold(key_of(seed), "proposal", name, number)) % 2**32
-        sampler = optuna.samplers.TPESampler(seed=random, n_startup_trials=8)
+        sampler = optuna.samplers.TPESampler(seed=random, n_startup_trials=STARTUP)
         study = optuna.create_study(direction="maximize" if rising else "minimize", sampler=sampler)
         for trial in known:
             study.add_trial(_frozen(trial, kinds))

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.core.values import Json
     from weft.learner.estimator import Learner
 
-__all__ = ["Final", "fit_batch", "refit"]
+__all__ = ["Base", "Final", "base_rate", "fit_batch", "refit"]
 
 Scores = NDArray[np.float64]
 Matrix = list[list[float | None]]
@@ -53,6 +53,14 @@ class Final:
     objective: str
     strategy: str
     seconds: float
+
+
+class Base(TypedDict):
+    """What an answer that is always the same scores: the most frequent class, or the mean, of what was learned from."""
+
+    answer: str
+    validation: float
+    test: float
 
 
 @contextmanager
@@ -138,6 +146,24 @@ def fit_batch(study: Study, data: Data, method: Method, settings: list[Setting])
         else:
             outcomes.append({"value": float(np.mean(known)), "state": "complete", "why": "", "seconds": seconds})
     return outcomes
+
+
+def _constant(data: Data, y: Column) -> Column:
+    """The one answer that fits these targets best."""
+    if data.classes is None:
+        return np.asarray(y.astype(np.float64).mean())
+    values, counts = np.unique(y, return_counts=True)
+    return np.asarray(values[counts.argmax()])
+
+
+def base_rate(study: Study, data: Data) -> Base:
+    """The scores of the best constant answer, where the methods' are taken."""
+    folds = _folds(study, data)
+    judged = [_judged(data, seen, np.full(len(seen), _constant(data, learned.y))) for learned, seen in folds]
+    answer = _constant(data, data.train.plus(data.validation).y)
+    test = _scores(data, data.test.y, np.full(len(data.test), answer))
+    told = f"{float(answer):.4g}" if data.classes is None else str(answer)
+    return {"answer": told, "validation": float(np.mean(judged)), "test": float(test.mean())}
 
 
 def _folds(study: Study, data: Data) -> list[tuple[Part, Part]]:

@@ -172,6 +172,10 @@ def _print(results: Json, folder: Path, report: str | None) -> None:
             trials,
         ]
         table.add_row(Text(printable(row["name"])), _setting(row["setting"]), *cells, f"{row['seconds']:.0f}")
+    if base := results.get("base"):
+        answer = f"always {base['answer']}" if measure == "accuracy" else "the mean"
+        cells = [_score(base["validation"], measure), _score(base["test"], measure)]
+        table.add_row("base rate", Text(printable(answer)), *cells, "-", "-", "-", "-")
     screen.print(table)
     _print_places(screen, results, measure)
     _print_kept(screen, results, measure)
@@ -180,8 +184,9 @@ def _print(results: Json, folder: Path, report: str | None) -> None:
         for name in ("of means", "interval", "p, corrected"):
             pairs.add_column(name, justify="right")
         for c in results["comparisons"]:
-            low, high = (_score(v, measure) for v in c["interval"])
-            cells = [_score(c["difference"], measure), f"{low} to {high}", f"{c['p_corrected']:.3g}"]
+            interval = " to ".join(_score(v, measure) for v in c["interval"]) if c["interval"] else "-"
+            p = "-" if c["p_corrected"] is None else f"{c['p_corrected']:.3g}"
+            cells = [_score(c["difference"], measure), interval, p]
             pairs.add_row(Text(printable(f"{c['a']} less {c['b']}")), Text(printable(c["verdict"])), *cells)
         screen.print(pairs)
     touches = len(results["ledger"])

@@ -7,37 +7,49 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Estimate", "mean_of", "mean_over", "median_of", "share_of"]
+from weft.bench.statistics import FEWEST_POINTS, FEWEST_SEEDS, half_width, interval, lacking
+
+__all__ = ["Estimate", "mean_of", "mean_over", "median_of", "rank", "share_of"]
 
 
 class Estimate(NamedTuple):
-    """A measured value, its 95 % interval (None where one replica tells nothing of it) and the replicas."""
+    """A measured value, its 95 % interval (None where there are too few replicas for one) and the replicas."""
 
     value: float
     interval: tuple[float, float] | None
     replicas: int
 
+    @property
+    def lacks(self) -> str:
+        """What an interval needs, where there is none for want of replicas or test points; else ""."""
+        if self.interval is not None or not np.isfinite(self.value):
+            return ""
+        if self.replicas <= FEWEST_SEEDS:
+            return f"an interval needs at least {FEWEST_SEEDS} replicas (a median's 6), got {self.replicas}"
+        return f"an interval needs at least {FEWEST_POINTS} test points"
+
 
 def mean_of(values: ArrayLike) -> Estimate:
-    """The mean, with Student's interval over the replicas.
+    """The mean, with the interval of `weft.bench.statistics` over the replicas; none of fewer than 5.
 
-    >>> mean_of([1.0, 2.0, 3.0])
-    Estimate(value=2.0, interval=(-0.484..., 4.484...), replicas=3)
+    >>> mean_of([1.0, 2.0, 3.0, 4.0, 5.0])
+    Estimate(value=3.0, interval=(-0.583..., 6.583...), replicas=5)
+    >>> mean_of([1.0, 2.0, 3.0]).lacks
+    "an interval needs at least 5 replicas (a median's 6), got 3"
     """
-    from scipy import stats
-
     x = _replicas(values)
-    if len(x) < 2 or not np.isfinite(x).all():
-        return Estimate(float(x.mean()), None, len(x))
-    half = float(stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)))
-    return Estimate(float(x.mean()), (float(x.mean()) - half, float(x.mean()) + half), len(x))
+    mean = float(x.mean())
+    if lacking(len(x)) or not np.isfinite(x).all():
+        return Estimate(mean, None, len(x))
+    half = float(half_width(x, None, 0.05))
+    return Estimate(mean, (mean - half, mean + half), len(x))
 
 
 def median_of(values: ArrayLike) -> Estimate:
     """The median, between two order statistics: right for any distribution, and for outliers.
 
     The k-th smallest and k-th largest of n values hold the median with probability 1 - 2 P(B < k), B binomial
-    (n, 1/2); k is the largest for which that is .95 or more. Below six values it is their whole range.
+    (n, 1/2); k is the largest for which that is .95 or more. Below six values there is none.
 
     References:
         David and Nagaraja, "Order Statistics", 2003, section 7.1.
@@ -45,48 +57,49 @@ def median_of(values: ArrayLike) -> Estimate:
     >>> median_of(range(10))
     Estimate(value=4.5, interval=(1.0, 8.0), replicas=10)
     """
+    x = np.sort(_replicas(values))
+    k = rank(len(x))
+    return Estimate(float(np.median(x)), (float(x[k - 1]), float(x[-k])) if k else None, len(x))
+
+
+def rank(count: int) -> int:
+    """The order statistic, from below and from above, between which the median of so many values is; 0 for none."""
     from scipy import stats
 
-    x = np.sort(_replicas(values))
-    if len(x) < 2:
-        return Estimate(float(x[0]), None, len(x))
-    k = max(int(stats.binom.ppf(0.025, len(x), 0.5)), 1)
-    return Estimate(float(np.median(x)), (float(x[k - 1]), float(x[-k])), len(x))
+    return int(stats.binom.ppf(0.025, count, 0.5))
 
 
 def share_of(hits: ArrayLike) -> Estimate:
-    """The share of replicas for which something is true, in %, with Wilson's interval.
+    """The share of replicas for which something is true, in %, with Clopper and Pearson's interval.
 
     >>> share_of([True, True, True, False])
-    Estimate(value=75.0, interval=(30.06..., 95.44...), replicas=4)
+    Estimate(value=75.0, interval=(19.41..., 99.36...), replicas=4)
     """
     from scipy import stats
 
     x = _replicas(hits)
     share = stats.binomtest(int((x != 0).sum()), len(x))
-    low, high = share.proportion_ci(method="wilson")
+    low, high = share.proportion_ci(method="exact")
     return Estimate(100.0 * share.statistic, (100.0 * float(low), 100.0 * float(high)), len(x))
 
 
 def mean_over(table: ArrayLike, beside: ArrayLike | None = None) -> Estimate:
-    """The mean of a table of seeds by test points, with an interval that draws both anew.
+    """The mean of a table of seeds by test points, with the interval of `weft.bench.statistics` over both.
 
     Args:
         table: shape (seeds, points).
-        beside: another such table, of the same seeds and points; then the ratio of the two means.
+        beside: another such table, of the same seeds and points; then the ratio of the two means (its interval by the
+            ratio's linear part, the delta method).
 
-    >>> mean_over([[1.0, 3.0], [1.0, 3.0]], beside=[[2.0, 6.0], [2.0, 6.0]])
-    Estimate(value=0.5, interval=(0.5, 0.5), replicas=2)
+    >>> mean_over(np.full((5, 20), 2.0), beside=np.full((5, 20), 4.0))
+    Estimate(value=0.5, interval=(0.5, 0.5), replicas=5)
     """
-    from weft.bench.statistics import Resampling
-
     x = np.asarray(table, dtype=float)
     y = np.ones_like(x) if beside is None else np.asarray(beside, dtype=float)
     if x.ndim != 2 or x.shape != y.shape or not x.size:
         raise ValueError(f"expected tables of one shape (seeds, points), got {x.shape} and {y.shape}")
-    resampling = Resampling(*x.shape)
-    low, high = np.quantile(resampling.means(x) / resampling.means(y), [0.025, 0.975])
-    return Estimate(float(x.mean() / y.mean()), (float(low), float(high)), len(x))
+    ratio = float(x.mean() / y.mean())
+    return Estimate(ratio, interval(ratio + (x - ratio * y) / y.mean()), len(x))
 
 
 def _replicas(values: ArrayLike) -> NDArray[np.float64]:

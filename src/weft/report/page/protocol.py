@@ -35,7 +35,7 @@ def protocol(results: Json, names: Names) -> list[Markup]:
         ("trials at once", num(told.get("batch"))),
         ("steps of a training", num(told.get("steps"))),
         ("seeds of the final fits", ", ".join(map(str, told.get("seeds") or []))),
-        ("interval", f"{100 * float(told['level']):g}%, {num(told.get('resamples'))} resamples")
+        ("interval", f"{100 * float(told['level']):g}%, over seeds and test points")
         if is_number(told.get("level"))
         else ("interval", None),
         ("correction", told.get("correction")),

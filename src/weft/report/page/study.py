@@ -110,6 +110,8 @@ def _results(results: Json, methods: list[Json], measure: Json, names: Names) ->
         return None
     scored = [m for m in methods if is_number(m.get("mean"))]
     every = [v for m in methods for v in [*(m.get("interval") or []), *(m.get("scores") or []), m.get("mean")]]
+    base = results.get("base") or {}
+    every.append(base.get("test"))
     axis, write = _shared(every), formatter([v for v in every if is_number(v)])
     level = (results.get("protocol") or {}).get("level", 0.95)
     best = (max if measure.get("direction") == "max" else min)((float(m["mean"]) for m in scored), default=math.nan)
@@ -134,11 +136,26 @@ def _results(results: Json, methods: list[Json], measure: Json, names: Names) ->
                 Cell(m.get("seconds"), seconds(m.get("seconds"))),
             ]
         )
+    if is_number(base.get("test")):
+        label = f"base rate: {write(base['test'])}"
+        rows.append(
+            [
+                Cell("base rate", kind="name"),
+                Cell(base["test"], write(base["test"])),
+                Cell(None, "–"),
+                Cell(None, charts.interval(axis, [], faint=[float(base["test"])], label=label), "plot"),
+                Cell(None, "–"),
+                Cell(base.get("validation")),
+                Cell(None, "–"),
+                Cell(None, "–"),
+            ]
+        )
     arrow = "more is better" if measure.get("direction") == "max" else "less is better"
     percent = f"{100 * float(level):g}%"
     return table(
         f"Test {measure.get('name')} of each method at the setting chosen for it ({arrow}): mean over seeds, the "
-        f"{percent} interval over seeds and test points, and below the line a tick for each seed.",
+        f"{percent} interval over seeds and test points, and below the line a tick for each seed. The base rate is "
+        "that of one answer for all rows.",
         [
             "method",
             f"test {measure.get('name')}",
