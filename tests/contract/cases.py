@@ -159,7 +159,7 @@ STRATEGIES = {
     "mas": MAS(strength=0.1),
     "lwf": LwF(strength=1.0),
     "replay": Replay(size=40, rows=10),
-    "generative-replay": GenerativeReplay(generator=Learner(GAN(latent=2, hidden=(16,)), steps=100), size=40, rows=10),
+    "generative-replay": GenerativeReplay(generator=Learner(GAN(latent=2, hidden=(16,)), steps=30), size=40, rows=10),
     "agem": AGEM(size=40, rows=10),
     "maml": MAML(inner_lr=0.05),
     "l1": L1(strength=1e-3),
