@@ -107,7 +107,7 @@ OBJECTIVES = {
     "gan": Case(
         lambda net: GAN(latent=2, hidden=(32,)),
         {"X": ring(ROWS, sigma=0.05)},
-        steps=150,
+        steps=75,
     ),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
