@@ -107,7 +107,7 @@ OBJECTIVES = {
     "gan": Case(
         lambda net: GAN(latent=2, hidden=(32,)),
         {"X": ring(ROWS, sigma=0.05)},
-        steps=150,
+        steps=75,
     ),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
@@ -159,7 +159,7 @@ STRATEGIES = {
     "mas": MAS(strength=0.1),
     "lwf": LwF(strength=1.0),
     "replay": Replay(size=40, rows=10),
-    "generative-replay": GenerativeReplay(generator=Learner(GAN(latent=2, hidden=(16,)), steps=100), size=40, rows=10),
+    "generative-replay": GenerativeReplay(generator=Learner(GAN(latent=2, hidden=(16,)), steps=30), size=40, rows=10),
     "agem": AGEM(size=40, rows=10),
     "maml": MAML(inner_lr=0.05),
     "l1": L1(strength=1e-3),

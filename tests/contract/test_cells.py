@@ -1,14 +1,17 @@
 """Every strategy on every class of traits, every objective with the sentinels; and that nothing is left out of that."""
 
+import itertools
 import time
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 
+from weft.core.objective import PROVIDED, Capability
 from weft.core.strategy import Local, Penalty
 from weft.engine import tasks
 from weft.objectives import GAN, Classification
-from weft.strategies import EWC, ANDMask
+from weft.strategies import EWC, ANDMask, GenerativeReplay, Laplace
 from weft.testing import ContractError, check_refusal, check_strategy, declared, trait_class
 
 from .cases import OBJECTIVES, STRATEGIES
@@ -70,6 +73,36 @@ def test_objectives_of_one_class_are_answered_alike():
         for name, kind in CLASSES.items():
             answers[kind].add(row[name].replace(type(MADE[name]).__name__, "it"))
         assert all(len(each) == 1 for each in answers.values()), strategy
+
+
+def imagined():
+    """Stand-ins for objectives that there may be one day: their traits in all combinations."""
+    flags = itertools.product([(), ("a", "b")], *4 * [[True, False]])
+    provides = [frozenset(), frozenset({"logits", "distribution"}), frozenset(PROVIDED)]
+    fields = [("x",), ("x", "y"), ("x", "label_y"), ("x", "y", "environment"), ("x", "reward"), ("seen", "reward")]
+    offers = [(), ("predict",), ("sample",), ("predict", "sample"), ("label_predict", "predict")]
+    for given in itertools.product(flags, provides, fields, offers):
+        (players, decomposable, likelihood, on_policy, solved), provided, read, offered = given
+        yield SimpleNamespace(
+            players=players,
+            decomposable=decomposable,
+            likelihood=likelihood,
+            on_policy=on_policy,
+            solved=solved,
+            provides=provided,
+            fields=read,
+            capabilities=lambda offered=offered: dict.fromkeys(offered, Capability()),
+        )
+
+
+def test_whatever_objectives_come_those_of_one_class_are_answered_alike():
+    several = [(trait_class(one), one) for one in imagined()]
+    others = {"its own generator": GenerativeReplay(), "of labels": Laplace(fisher="empirical")}
+    for name, strategy in {**STRATEGIES, **others}.items():
+        refused = {}
+        for kind, one in several:
+            reason = strategy.refuses(one)
+            assert refused.setdefault(kind, reason is not None) == (reason is not None), (name, one)
 
 
 class Prying(ANDMask):

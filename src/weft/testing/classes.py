@@ -55,8 +55,6 @@ def trait_class(objective: Objective) -> TraitClass:
     """
     offered = objective.capabilities()
     targets = [name for name in objective.fields if name != "x"]
-    predicted = (name == "y" or name.endswith("_y") for name in targets)
-    answered = (f"{name.removesuffix('y')}predict" in offered for name in targets)
     return TraitClass(
         game=bool(objective.players),
         decomposable=objective.decomposable,
@@ -66,7 +64,7 @@ def trait_class(objective: Objective) -> TraitClass:
         provides=frozenset(objective.provides),
         inputs="x" in objective.fields,
         environment="environment" in objective.fields,
-        answers=all(predicted) and all(answered),
+        answers=all(f"{name.removesuffix('y')}predict" in offered for name in targets),
         samples="sample" in offered,
     )
 
