@@ -317,7 +317,7 @@ methods that are equally often right, every seed on the same points or each with
 
 The figures of [the gallery](gallery.md) go through the same functions: a mean over replicas as above, a median
 between two order statistics, a share by Clopper and Pearson's interval. Where there is a dash no interval is
-given; the figure says that it needs more replicas.
+given, and `lacks` of the estimate says what one needs.
 
 {claims}
 
