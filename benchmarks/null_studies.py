@@ -33,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 RESULT, PAGE = HERE / "results" / "statistics.json", HERE.parent / "docs" / "statistics.md"
 SEEDS, POINTS, SPREADS, SKEWS, METHODS = (3, 5, 8, 16), (20, 100, 1000), (0.0, 0.05, 0.2, 1.0), (0, 1, 2), (2, 4)
 DESIGNS = ("alike", "mixed")
+RIGHT = (0.5, 0.9, 0.97, 0.99)
 LEVEL, MOST_CLAIMS, LEAST_COVERAGE, LEAST_JUDGED = 0.95, 0.06, 0.93, 0.5
 Drawn = NDArray[np.float64]
 
@@ -136,6 +137,35 @@ def _share(count: int) -> float:
     return float((stats.binom.pmf(np.arange(count + 1), count, shares[:, None]) * inside).sum(1).min())
 
 
+def accuracies(trials: int) -> list[dict[str, Any]]:
+    """Scores that are right or wrong, of whole tables: every seed is right on the same points, or seeds vary."""
+    told = []
+    for s, n, right, alike in product(SEEDS[1:], POINTS, RIGHT, (True, False)):
+        random = np.random.default_rng([18, s, n, round(100 * right), alike])
+        parts = []
+        for _ in range(0, trials, 500):
+            if alike:
+                scores = np.repeat(random.random((500, 2, 1, n)) < right, s, axis=2)
+            else:  # a seed's own share of errors: exponential, of skewness 2; near one half, gamma
+                k = 1.0 if right >= 0.9 else 16.0
+                wrong = (1 - right) / k * random.standard_gamma(k, (500, 2, s, 1))
+                scores = random.random((500, 2, s, n), dtype=np.float32) >= wrong
+            parts.append((scores.mean(-1), scores.mean(-2)))
+        rows, columns = (np.concatenate(side) for side in zip(*parts, strict=True))
+        half = statistics.half_width(rows, statistics.eased(columns), 1 - LEVEL)
+        told.append(
+            {
+                "seeds": s,
+                "points": n,
+                "right": right,
+                "design": "same points" if alike else "seeds vary",
+                "false_claims": float(statistics.differences(rows, columns, LEVEL).sure(LEVEL).any(-1).mean()),
+                "coverage": float((np.abs(rows.mean(-1) - right) <= half).mean(0).min()),
+            }
+        )
+    return told
+
+
 def collapses(trials: int) -> list[dict[str, Any]]:
     """Beyond any rule: one training in ten collapses, which few seeds need not show. Told, and not promised."""
     told = []
@@ -157,11 +187,13 @@ def digest() -> str:
         statistics.p_value,
         statistics.holm,
         statistics.differences,
+        statistics.eased,
         estimates.rank,
         estimates.share_of,
         studies,
         cell,
         claims,
+        accuracies,
         collapses,
     )
     values = (statistics.FEWEST_SEEDS, statistics.FEWEST_POINTS, statistics.SKEW)
@@ -177,6 +209,10 @@ def missed(result: dict[str, Any]) -> list[str]:
             told.append(f"{c['false_claims']:.1%} false claims ({where})")
         if c["judged"] and min(c["coverage"], c["coverage_of_differences"]) < LEAST_COVERAGE:
             told.append(f"coverage {min(c['coverage'], c['coverage_of_differences']):.1%} ({where})")
+    for c in result["accuracies"]:
+        where = ", ".join(f"{name} {c[name]}" for name in ("seeds", "points", "right", "design"))
+        if c["false_claims"] > MOST_CLAIMS or c["coverage"] < LEAST_COVERAGE:
+            told.append(f"{c['false_claims']:.1%} false claims, coverage {c['coverage']:.1%} ({where})")
     eight = [c["judged"] for c in result["cells"] if c["seeds"] == 8]
     if eight and np.mean(eight) < LEAST_JUDGED:
         told.append(f"{np.mean(eight):.0%} judged at 8 seeds")
@@ -202,6 +238,14 @@ def page(result: dict[str, Any]) -> str:
     for c in result["claims"]:
         values = [f"{100 * c[k]:.1f} %" if c[k] is not None else "–" for k in ("mean", "median", "share")]
         kinds.append(f"| {c['seeds']} | {c['skew']} | {' | '.join(values)} |")
+    binary = [
+        "| seeds | right | false claims | coverage, a method |",
+        "|---|---|---|---|",
+    ]
+    for s, right in product(SEEDS[1:], RIGHT):
+        some = [c for c in result["accuracies"] if (c["seeds"], c["right"]) == (s, right)]
+        worst = max(c["false_claims"] for c in some), min(c["coverage"] for c in some)
+        binary.append(f"| {s} | {right:.0%} | {100 * worst[0]:.1f} % | {100 * worst[1]:.1f} % |")
     rare = "; ".join(
         f"{100 * c['coverage']:.0f} % at {c['seeds']}"
         for c in result["collapses"]
@@ -210,6 +254,7 @@ def page(result: dict[str, Any]) -> str:
     return TEXT.format(
         table="\n".join(lines),
         claims="\n".join(kinds),
+        binary="\n".join(binary),
         rare=rare,
         trials=f"{result['trials']:,}",
         cells=len(result["cells"]),
@@ -261,11 +306,18 @@ standard error of a cell is {error} percentage points.
 
 {table}
 
+Accuracies are means of 0 and 1, and their spread cannot be seen where every answer is right; so the interval of a
+method counts two right and two wrong answers more, for its width only, and ends at 0 and 1. Studies of two
+methods that are equally often right, every seed on the same points or each with its own share of errors (skewness
+2), the worst over {{20, 100, 1000}} points:
+
+{binary}
+
 ## Claims
 
 The figures of [the gallery](gallery.md) go through the same functions: a mean over replicas as above, a median
 between two order statistics, a share by Clopper and Pearson's interval. Where there is a dash no interval is
-given; the figure says that it needs more replicas.
+given, and `lacks` of the estimate says what one needs.
 
 {claims}
 
@@ -273,7 +325,7 @@ given; the figure says that it needs more replicas.
 
 Where one training in ten collapses, few seeds may show none of them, and then nothing observable tells.
 Intervals for the mean, of 95 % by name, hold it in {rare} seeds.
-If a method might do that, train many more seeds.
+What is promised above ends at skewness 2; if a method might go beyond, train many more seeds.
 """
 
 
@@ -296,6 +348,7 @@ def main() -> int:
         },
         "cells": grid(given.trials),
         "claims": claims(4 * given.trials),
+        "accuracies": accuracies(given.trials),
         "collapses": collapses(4 * given.trials),
     }
     result["missed"] = missed(result)

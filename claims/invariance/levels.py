@@ -58,7 +58,7 @@ class Levels(Claim):
         "told and decides nothing. The quick search has 16 trials for each method: with 3 or 8 it missed good "
         "thresholds, and the verdict hung on the seeds."
     )
-    quick = {"seeds": 4, "levels": 16, "states": 96, "width": 32, "steps": 120, "trials": 8, "cells": 2, "unseen": 300}
+    quick = {"seeds": 6, "levels": 16, "states": 96, "width": 32, "steps": 120, "trials": 8, "cells": 2, "unseen": 300}
     full = {
         "seeds": 6,
         "levels": 16,

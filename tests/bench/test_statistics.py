@@ -30,7 +30,7 @@ def table(random, seeds=8, points=150, mean=0.0, spread=0.3, noise=1.0):
 def quick(trials=2000):
     """A few of the hardest cells."""
     cells = null_studies.grid(trials, seeds=(5, 8), points=(100,))
-    return {"trials": trials, "cells": cells, "claims": null_studies.claims(2 * trials), "collapses": []}
+    return {"trials": trials, "cells": cells, "claims": null_studies.claims(2 * trials), "accuracies": []}
 
 
 def test_the_level_is_kept_where_something_is_judged():
@@ -82,7 +82,7 @@ def test_the_page_holds_what_the_result_says():
     result = json.loads(null_studies.RESULT.read_text())
     assert result["digest"] == null_studies.digest(), f"the code has changed since; run {result['command']}"
     assert result["trials"] >= 5000
-    assert len(result["cells"]) == 576
+    assert (len(result["cells"]), len(result["accuracies"])) == (576, 72)
     assert result["missed"] == null_studies.missed(result) == []
     assert null_studies.PAGE.read_text(encoding="utf-8") == null_studies.page(result)
 
@@ -118,6 +118,17 @@ def test_trials_at_once_are_trials_one_by_one():
     for k in range(7):
         for one, several in zip(differences(rows[k], columns[k]), together, strict=True):
             np.testing.assert_allclose(one, several[k])
+
+
+def test_a_test_without_an_error_is_not_certainty():
+    every = np.ones((8, 40))
+    assert interval(every) == (1.0, 1.0)
+    low, high = interval(every, share=True)
+    assert (high, low < 0.95) == (1.0, True)
+    far = interval(np.ones((8, 4000)), share=True)
+    assert 0.99 < far[0] < 1.0
+    low, high = interval(1 - every, share=True)
+    assert (low, high > 0.05) == (0.0, True)
 
 
 def test_groups_count_as_one_point():

@@ -202,7 +202,7 @@ class Evidence:
         labels = self.data.test.labels
         row["scores"] = table.mean(1).tolist()
         row["mean"] = float(table.mean())
-        span = interval(table, self.study.level, self._groups())
+        span = interval(table, self.study.level, self._groups(), share=self.data.rising)
         row["interval"] = list(span) if span else None
         if self.data.by == "environment" and labels is not None:
             row["environments"] = {**(final.training or {}), **_by_label(table, labels, part="test")}
