@@ -126,7 +126,7 @@ class BeyondClassifiers(Claim):
                 report.figure(told[2], mean_of(100 * share), unit="%", most=50.0 if judged else None)
         everything = ((np.arange(2**16)[:, None] >> np.arange(16)) & 1).astype(np.float32)
         mass = np.exp(images["learner"].replica(images["chosen"][0]).log_prob(everything).astype(float)).sum()
-        report.figure("density: EWC's mass over all 2¹⁶ images", mass, reference="1", near=1.0, within=1e-4)
+        report.figure("density: EWC's mass over all 2¹⁶ images", mass, reference="1", near=1.0, within=1e-4, exact=True)
         for what, found in (("curve", curve), ("density", images)):
             rows = [[n, *found[n][:, -1].mean(0), found["strengths"].get(n, "0")] for n in KINDS if n in found]
             last = ["all at once", *found["together"].mean(0), ""]

@@ -47,7 +47,11 @@ class PolicyGradient(Claim):
         report.plan(3)
         exact = [gap(seed) for seed in report.each(range(setting.processes), "all trajectories")]
         report.figure(
-            f"expected against exact gradient, worst of {len(exact)} processes", max(exact), reference="0", most=1e-9
+            f"expected against exact gradient, worst of {len(exact)} processes",
+            max(exact),
+            reference="0",
+            most=1e-9,
+            exact=True,
         )
         counts, errors = None, {}
         for baseline in report.each(("none", "time"), "sampled trajectories"):

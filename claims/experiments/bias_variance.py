@@ -64,7 +64,7 @@ class BiasVariance(Claim):
         off = np.abs(value - exact) / error
         for i, name in enumerate(("squared bias", "variance", "squared error")):
             worst = f"{name}: furthest from the closed form, in standard errors"
-            report.figure(worst, off[..., i].max(), reference="0", most=4.0)
+            report.figure(worst, off[..., i].max(), reference="0", most=4.0, exact=True)
         report.figure("least squares' squared bias", mean_of(value[:, 0, 0]), reference="0", near=0.0, within=0.01)
         best = int(exact[..., 2].mean(0).argmin())
         gain = value[:, 0, 2] - value[:, best, 2]

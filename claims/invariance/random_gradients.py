@@ -86,7 +86,7 @@ class RandomGradients(Claim):
             off.append(z if threshold == 1 else z[:2])  # elsewhere too few products are left to tell
             rows.append([threshold, d, *np.stack([[*kept, *squares], [*chance, *exact]], 1).reshape(-1)])
         for what, worst in (("survivors off their binomial law", far), ("squared norms off their expectation", off)):
-            report.figure(f"{what}, furthest", max(map(max, worst)), unit="standard errors", most=5.0)
+            report.figure(f"{what}, furthest", max(map(max, worst)), unit="standard errors", most=5.0, exact=True)
         for threshold, near in ((1.0, -np.log(2)), (0.6, None)):
             ds = np.array(COUNTS[threshold])
             shares = np.array([drawn[threshold, d][:, 0] for d in ds]).T

@@ -96,10 +96,11 @@ class Spirals(Claim):
             self.tell(preset, {name: found[preset, name] for name in setting.methods}, setting, report)
         many = {count: self.many(count, setting, seeds, report) for count in setting.environments}
         if many:
-            solved = [count for count, a in many.items() if np.median(a) >= SOLVED]
+            passed = np.stack(list(many.values())) >= SOLVED
+            first = np.where(passed.any(0), np.array(list(many))[passed.argmax(0)], np.inf)
             report.figure(
                 "ERM, environments at which the median first passes 90 %",
-                min(solved, default=float("inf")),
+                median_of(first),
                 reference="1,024",
                 least=300,
                 most=4096,

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from weft.bench.claims import (
     Claim,
     Report,
+    anew,
     claims_folder,
     last,
     listed,
@@ -25,6 +26,7 @@ from weft.bench.claims import (
     median_of,
     reproduce,
     share_of,
+    verdict_of,
 )
 from weft.bench.pictures import canvas, svg
 from weft.commands.claims import register
@@ -135,45 +137,96 @@ def test_one_replica_has_no_interval():
 
 
 @pytest.mark.parametrize(
-    ("bounds", "holds"),
+    ("bounds", "verdict"),
     [
-        ({"least": 1.0}, True),
-        ({"least": 2.1}, False),
-        ({"most": 2.0}, True),
-        ({"most": 1.9}, False),
-        ({"near": 2.5, "within": 0.5}, True),
-        ({"near": 2.5, "within": 0.4}, False),
-        ({"least": 1.0, "most": 1.5}, False),
-        ({"least": 1.0, "holds": False}, False),
-        ({"holds": True}, True),
+        ({"least": 1.5}, "holds"),
+        ({"least": 1.6}, "not settled"),
+        ({"least": 2.4}, "not settled"),
+        ({"least": 2.6}, "fails"),
+        ({"most": 2.5}, "holds"),
+        ({"most": 2.4}, "not settled"),
+        ({"most": 1.4}, "fails"),
+        ({"near": 2.0, "within": 0.5}, "holds"),
+        ({"near": 2.5, "within": 0.5}, "not settled"),
+        ({"near": 3.5, "within": 0.5}, "fails"),
+        ({"near": 0.5, "within": 0.5}, "fails"),
+        ({"near": 2.0, "within": 0.5, "least": 1.75}, "not settled"),
+        ({"least": 1.0, "most": 1.25}, "fails"),
+        ({"least": 1.0, "most": 3.0}, "holds"),
+        ({"holds": True}, "holds"),
+        ({"holds": False}, "fails"),
         ({}, None),
     ],
 )
-def test_a_figure_is_judged_by_its_bounds(bounds, holds):
+def test_a_figure_is_judged_by_the_bound_of_its_interval(bounds, verdict):
     report = Report()
-    report.figure("two", 2.0, **bounds)
-    assert report.figures[0]["holds"] is holds
-    expected = {True: "holds", False: "fails", None: "not run at this scale"}
-    assert report.verdict()[0] == expected[holds]
+    report.figure("two", 2.0, interval=(1.5, 2.5), **bounds)
+    assert report.figures[0]["verdict"] == verdict
+    assert report.verdict()[0] == (verdict or "not run at this scale")
+    assert anew(report.figures[0]) == report.figures[0]
+
+
+def test_a_number_without_an_interval_is_judged_only_where_it_is_called_exact():
+    report = Report()
+    with pytest.raises(ValueError, match="expected an interval for the figure 'two', which is judged, got the number"):
+        report.figure("two", 2.0, least=1.0)
+    with pytest.raises(ValueError, match="expected no interval beside the exact figure"):
+        report.figure("two", 2.0, interval=(1.0, 3.0), least=1.0, exact=True)
+    report.figure("two", 2.0, least=2.0, exact=True)
+    report.figure("two", 2.0, least=2.1, exact=True)
+    report.figure("one seed", mean_of([2.0]), least=1.0)
+    report.figure("told", 2.0)
+    assert [f["verdict"] for f in report.figures] == ["holds", "fails", "not settled", None]
+    assert [f["exact"] for f in report.figures] == [True, True, False, False]
+
+
+def test_a_figure_keeps_every_score_and_is_judged_anew_by_them():
+    report = Report()
+    scores = [1.0, 2.0, 3.0, 4.0]
+    for estimate in (mean_of, median_of):
+        report.figure(estimate.__name__, estimate(scores), least=1.5)
+    report.figure("share", share_of([True, False, True]), unit="%", most=10)
+    report.figure("table", mean_over([[1.0, 2.0], [3.0, 4.0]]), least=0)
+    found = report.figures
+    assert [f["scores"] for f in found] == [scores, scores, [1.0, 0.0, 1.0], [1.5, 3.5]]
+    assert [f["by"] for f in found] == ["mean_of", "median_of", "share_of", ""]
+    for figure in found:
+        assert anew(figure) == figure
+        assert anew({**figure, "interval": None, "verdict": "holds", "measured": 0.0})["measured"] == (
+            figure["measured"] if figure["by"] else 0.0
+        ), "of the scores, not of what was concluded from them"
+    report.figure("diverged", mean_of([1.0, np.nan]), least=0.5)
+    assert report.figures[-1]["scores"] == [1.0, None]
+    assert report.figures[-1]["verdict"] == "fails"
+
+
+def test_results_of_earlier_versions_keep_their_verdicts():
+    assert [verdict_of({"holds": h}) for h in (True, False, None)] == ["holds", "fails", None]
+    assert verdict_of({"verdict": "not settled"}) == "not settled"
 
 
 def test_one_missed_figure_fails_the_claim_and_is_named():
     report = Report()
-    report.figure("good", 1.0, least=0.0)
-    report.figure("bad", np.float32(0.25), reference="1/2", least=0.5)
+    report.figure("good", 1.0, least=0.0, exact=True)
+    report.figure("open", mean_of([0.0, 2.0]), least=0.5)
+    assert report.verdict() == ("not settled", report.verdict()[1])
+    assert report.verdict()[1].startswith("1 of 2 judged figures not settled. open: 1 [")
+    report.figure("bad", np.float32(0.25), reference="1/2", least=0.5, exact=True)
     report.not_run("large", reference="9")
     verdict, why = report.verdict()
     assert verdict == "fails"
-    assert "1 of 2 judged figures missed. bad: 0.25 (expected: 1/2; here at least 0.5)" in why
+    assert "1 of 3 judged figures missed. bad: 0.25 (exact) (expected: 1/2; here at least 0.5)" in why
+    assert "1 of 3 judged figures not settled. open: 1 [" in why
     assert "Not run at this scale: large." in why
 
 
 def test_what_is_not_finite_does_not_hold():
     report = Report()
-    report.figure("lost", float("nan"), least=0.0)
+    report.figure("lost", float("nan"), least=0.0, exact=True)
     report.figure("told", mean_of([1.0, np.inf]))
-    assert [f["holds"] for f in report.figures] == [False, None]
-    assert [f["measured"] for f in report.figures] == [None, None]
+    report.figure("said", float("inf"), holds=True)
+    assert [f["verdict"] for f in report.figures] == ["fails", None, "fails"]
+    assert [f["measured"] for f in report.figures] == [None, None, None]
     assert report.figures[1]["interval"] is None
     json.dumps(report.figures, allow_nan=False)
 
@@ -182,6 +235,8 @@ def test_a_report_refuses_what_cannot_be_shown():
     report = Report()
     with pytest.raises(ValueError, match="both near and within"):
         report.figure("x", 1.0, near=1.0)
+    with pytest.raises(ValueError, match="expected bounds or holds for the figure 'x', got both"):
+        report.figure("x", mean_of([1.0, 2.0]), least=1.0, holds=True)
     with pytest.raises(ValueError, match="rows of 2 cells"):
         report.table("t", ["a", "b"], [[1, 2], [1]])
     for name in ("../up", "A b", ""):
@@ -253,14 +308,10 @@ def test_a_result_is_kept_with_its_pictures(folder, tmp_path):
     assert result["seeds"] == [0, 1, 2, 3]
     assert result["setting"] == {"seeds": "4", "throws": "10000", "truth": "0.5"}
     assert result["figures"][0]["reference"] == "1/2; here 0.5 ± 0.02"
-    assert result["figures"][1] == {
-        "name": "heads of a million",
-        "reference": "1/2",
-        "measured": None,
-        "interval": None,
-        "unit": "",
-        "holds": None,
-    }
+    assert len(result["figures"][0]["scores"]) == 4
+    million = result["figures"][1]
+    assert (million["name"], million["reference"]) == ("heads of a million", "1/2")
+    assert million["measured"] is million["interval"] is million["verdict"] is None
     assert result["budget"]["trainings"] == 4
     assert result["budget"]["steps"] == 40_000
     assert result["command"] == f"weft reproduce coin --quick --folder {folder}"
@@ -355,7 +406,7 @@ def test_folders_that_are_not_there(tmp_path):
 def test_the_example_of_the_module_is_a_claim(folder):
     import weft.bench.claims as module
 
-    block = re.search(r"    class Coin\(Claim\):.*?\n\n(?=The texts)", module.__doc__, re.DOTALL).group()
+    block = re.search(r"    class Coin\(Claim\):.*?\n\n(?=A figure holds)", module.__doc__, re.DOTALL).group()
     text = "import numpy as np\nfrom weft.bench.claims import Claim, mean_of\n" + textwrap.dedent(block)
     (folder / "coin.py").write_text(text)
     assert reproduce(folder / "coin.py")["verdict"] == "holds"

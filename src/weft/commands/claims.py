@@ -23,8 +23,7 @@ _Folder = Annotated[
     Path | None, typer.Option(help="A folder of claims; default: weft's own.", metavar="DIR", show_default=False)
 ]
 _Out = Annotated[Path, typer.Option(help="Where results are kept, in its folder claims/.", metavar="OUT")]
-_MARKS = {True: "holds", False: "fails", None: ""}
-_STYLES = {"holds": "green", "fails": "bold red", "not run at this scale": "yellow"}
+_STYLES = {"holds": "green", "fails": "bold red", "not settled": "yellow", "not run at this scale": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -86,7 +85,8 @@ def reproduce(
     """Run claims again: reference against measured figures, the budget and the verdict.
 
     A claim is a Python file, and this runs it: give --folder only what you would run as a program. The exit
-    status is 1 when a claim fails or cannot be run to its end.
+    status is 1 when a claim fails or cannot be run to its end; one that is not settled, since an interval reaches
+    over a bound, is shown as such and needs more seeds.
     """
     with told(debug):
         if quick and full:
@@ -176,7 +176,7 @@ def _print_result(result: Json, out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from weft.bench.claims import shown
+    from weft.bench.claims import shown, verdict_of
 
     screen = console()
     screen.print(Text(printable(f"{result['name']}: {result['title']}"), style="bold"))
@@ -185,7 +185,8 @@ def _print_result(result: Json, out: Path) -> None:
     table = Table("figure", "reference", "measured [95 %]", "")
     for figure in result["figures"]:
         measured = shown(figure) if figure["measured"] is not None else "not run at this scale"
-        mark = Text(_MARKS[figure["holds"]], style=_STYLES.get(_MARKS[figure["holds"]], ""))
+        verdict = verdict_of(figure) or ""
+        mark = Text(verdict, style=_STYLES.get(verdict, ""))
         table.add_row(*(Text(printable(text)) for text in (figure["name"], figure["reference"], measured)), mark)
     screen.print(table)
     budget = result["budget"]
@@ -193,8 +194,8 @@ def _print_result(result: Json, out: Path) -> None:
         f"budget: {budget['seconds']:.1f} s, {budget['trainings']:,} trainings, {budget['steps']:,} steps, "
         f"{len(result['seeds'])} seeds, {result['scale']} setting"
     )
-    verdict = Text("verdict: ").append(result["verdict"], style=_STYLES[result["verdict"]])
-    screen.print(verdict.append(f". {printable(result['why'])}"))
+    concluded = Text("verdict: ").append(result["verdict"], style=_STYLES[result["verdict"]])
+    screen.print(concluded.append(f". {printable(result['why'])}"))
     screen.print(Text(printable(f"kept in {out / 'claims' / result['name']}"), style="dim"))
     screen.print()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +12,36 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["Estimate", "mean_of", "mean_over", "median_of", "share_of"]
 
 
-class Estimate(NamedTuple):
-    """A measured value, its 95 % interval (None where one replica tells nothing of it) and the replicas."""
-
+class _Measured(NamedTuple):
     value: float
     interval: tuple[float, float] | None
     replicas: int
 
 
+class Estimate(_Measured):
+    """A measured value, its 95 % interval (None where one replica tells nothing of it) and the replicas.
+
+    Beside these stand every replica's score and how the estimate was made of them, where that is known: from them it
+    can be made anew.
+    """
+
+    scores: tuple[float, ...] = ()
+    by: str = ""
+
+
+def scored(estimate: Callable[[ArrayLike], Estimate]) -> Callable[[ArrayLike], Estimate]:
+    """The same estimate, with the scores that it was made of beside it."""
+
+    @wraps(estimate)
+    def found(values: ArrayLike) -> Estimate:
+        one = estimate(values)
+        one.scores, one.by = tuple(_replicas(values).tolist()), estimate.__name__
+        return one
+
+    return found
+
+
+@scored
 def mean_of(values: ArrayLike) -> Estimate:
     """The mean, with Student's interval over the replicas.
 
@@ -33,6 +57,7 @@ def mean_of(values: ArrayLike) -> Estimate:
     return Estimate(float(x.mean()), (float(x.mean()) - half, float(x.mean()) + half), len(x))
 
 
+@scored
 def median_of(values: ArrayLike) -> Estimate:
     """The median, between two order statistics: right for any distribution, and for outliers.
 
@@ -54,6 +79,7 @@ def median_of(values: ArrayLike) -> Estimate:
     return Estimate(float(np.median(x)), (float(x[k - 1]), float(x[-k])), len(x))
 
 
+@scored
 def share_of(hits: ArrayLike) -> Estimate:
     """The share of replicas for which something is true, in %, with Wilson's interval.
 
@@ -86,7 +112,9 @@ def mean_over(table: ArrayLike, beside: ArrayLike | None = None) -> Estimate:
         raise ValueError(f"expected tables of one shape (seeds, points), got {x.shape} and {y.shape}")
     resampling = Resampling(*x.shape)
     low, high = np.quantile(resampling.means(x) / resampling.means(y), [0.025, 0.975])
-    return Estimate(float(x.mean() / y.mean()), (float(low), float(high)), len(x))
+    found = Estimate(float(x.mean() / y.mean()), (float(low), float(high)), len(x))
+    found.scores = tuple((x.mean(1) / y.mean(1)).tolist())
+    return found
 
 
 def _replicas(values: ArrayLike) -> NDArray[np.float64]:

@@ -7,33 +7,22 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.bench.claims.estimates import Estimate
+from weft.bench.claims.judging import FAILS, HOLDS, Figure, concluded, judged
 
 if TYPE_CHECKING:
     from weft.bench.claims.parts import Parts
     from weft.core.values import Json
     from weft.learner.estimator import Learner
 
-__all__ = ["Figure", "Progress", "Report", "shown"]
+__all__ = ["Progress", "Report"]
 
-HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run at this scale"
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 Trained = TypeVar("Trained", bound="Learner")
 Progress = Callable[[float, str], None]
-
-
-class Figure(TypedDict):
-    """A figure as `result.json` holds it."""
-
-    name: str
-    reference: str
-    measured: float | None
-    interval: list[float] | None
-    unit: str
-    holds: bool | None
 
 
 class Report:
@@ -63,8 +52,12 @@ class Report:
         near: float | None = None,
         within: float | None = None,
         holds: bool | None = None,
+        exact: bool = False,
     ) -> None:
         """One measured figure; without a bound (and without `holds`) it is told but not judged.
+
+        It holds where its whole interval is on the right side of the bounds, fails where the whole interval is on the
+        wrong one, and is not settled in between; so is what one replica says.
 
         Args:
             name: what it is.
@@ -72,47 +65,68 @@ class Report:
             reference: the paper's figure, or the exact one, as text.
             unit: as `%`.
             interval: of a plain number.
-            least, most: bounds of what holds.
-            near, within: the value expected and the distance allowed.
+            least, most: bounds of what holds; give both where too good is a fault too.
+            near, within: the value expected and the distance allowed, on both sides.
             holds: the judgement itself, where no bound says it.
+            exact: the number has no interval, since it is no estimate: it would be the same with other seeds, or it
+                is the worst of all that were looked at.
         """
         value = float(measured.value if isinstance(measured, Estimate) else measured)
-        interval = measured.interval if isinstance(measured, Estimate) else interval
-        bounds, kept = [], []
-        if least is not None:
-            bounds.append(f"at least {least:g}")
-            kept.append(value >= least)
-        if most is not None:
-            bounds.append(f"at most {most:g}")
-            kept.append(value <= most)
+        between = measured.interval if isinstance(measured, Estimate) else interval
         if (near is None) != (within is None):
             raise ValueError(f"expected both near and within for the figure {name!r}, got only one of them")
+        bounds = [f"at least {least:g}"] if least is not None else []
+        bounds += [f"at most {most:g}"] if most is not None else []
         if near is not None and within is not None:
             bounds.append(f"{near:.4g} ± {within:.2g}")
-            kept.append(abs(value - near) <= within)
-        if kept:
-            holds = all(kept) and holds is not False
+            least = max(near - within, -math.inf if least is None else least)
+            most = min(near + within, math.inf if most is None else most)
+        if exact and between is not None:
+            raise ValueError(f"expected no interval beside the exact figure {name!r}, got {between}; leave one out")
+        if bounds and between is None and not exact and not isinstance(measured, Estimate):
+            raise ValueError(
+                f"expected an interval for the figure {name!r}, which is judged, got the number {value:g}; give an "
+                f"estimate as mean_of(scores), or say exact=True if it is none"
+            )
+        if bounds and holds is not None:
+            raise ValueError(f"expected bounds or holds for the figure {name!r}, got both; leave one out")
+        verdict = judged(value, between, least, most, exact=exact)
+        if holds is not None:
+            verdict = HOLDS if holds and math.isfinite(value) else FAILS
         held = f"{' and '.join(bounds)}{f' {unit}' if unit else ''}"
-        if not math.isfinite(value) and holds is not None:
-            holds = False
-        self.figures.append(
-            {
-                "name": name,
-                "reference": f"{reference}; here {held}"
-                if reference and bounds
-                else reference or (held if kept else ""),
-                "measured": value if math.isfinite(value) else None,
-                "interval": [float(b) for b in interval] if interval and all(map(math.isfinite, interval)) else None,
-                "unit": unit,
-                "holds": None if holds is None else bool(holds),
-            }
+        self._told(
+            name,
+            reference=f"{reference}; here {held}" if reference and bounds else reference or (held if bounds else ""),
+            unit=unit,
+            measured=value if math.isfinite(value) else None,
+            interval=[float(b) for b in between] if between and all(map(math.isfinite, between)) else None,
+            verdict=verdict,
+            least=least,
+            most=most,
+            exact=exact,
+            by=measured.by if isinstance(measured, Estimate) else "",
+            scores=[s if math.isfinite(s) else None for s in getattr(measured, "scores", ())],
         )
 
     def not_run(self, name: str, *, reference: str = "", unit: str = "") -> None:
         """A figure of the paper that this scale does not reach."""
-        self.figures.append(
-            {"name": name, "reference": reference, "measured": None, "interval": None, "unit": unit, "holds": None}
-        )
+        self._told(name, reference=reference, unit=unit)
+
+    def _told(self, name: str, **more: Any) -> None:
+        nothing: Figure = {
+            "name": name,
+            "reference": "",
+            "measured": None,
+            "interval": None,
+            "unit": "",
+            "verdict": None,
+            "least": None,
+            "most": None,
+            "exact": False,
+            "by": "",
+            "scores": [],
+        }
+        self.figures.append({**nothing, **more})  # type: ignore[typeddict-item]
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table of numbers and texts."""
@@ -216,31 +230,8 @@ class Report:
             self._progress(min(done / self._parts, 1.0), self._what)
 
     def verdict(self) -> tuple[str, str]:
-        """The verdict and why: it fails if one judged figure does, and is not run if none is judged."""
-        judged = [f for f in self.figures if f["holds"] is not None]
-        skipped = [f["name"] for f in self.figures if f["holds"] is None and f["measured"] is None]
-        left = f" Not run at this scale: {'; '.join(skipped)}." if skipped else ""
-        if not judged:
-            return NOT_RUN, f"No figure was judged.{left}"
-        missed = [f for f in judged if not f["holds"]]
-        if missed:
-            told = "; ".join(f"{f['name']}: {shown(f)} (expected: {f['reference'] or 'true'})" for f in missed)
-            return FAILS, f"{len(missed)} of {len(judged)} judged figures missed. {told}.{left}"
-        all_of = f"All {len(judged)} judged figures are" if len(judged) > 1 else "The judged figure is"
-        return HOLDS, f"{all_of} within the tolerance.{left}"
-
-
-def shown(figure: Figure) -> str:
-    """A figure's measured value with its unit and interval.
-
-    >>> shown({"measured": 97.91, "unit": "%", "interval": [96.0, 98.5]})
-    '97.9 % [96, 98.5]'
-    """
-    if figure["measured"] is None:
-        return "none"
-    unit = f" {figure['unit']}" if figure["unit"] else ""
-    between = f" [{figure['interval'][0]:.3g}, {figure['interval'][1]:.3g}]" if figure["interval"] else ""
-    return f"{figure['measured']:.3g}{unit}{between}"
+        """The verdict and why."""
+        return concluded(self.figures)
 
 
 def _cell(value: object) -> float | str | None:
