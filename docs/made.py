@@ -230,6 +230,8 @@ class Gallery(SphinxDirective):
         section += nodes.paragraph("", f"Reference: {result['reference']}")
         if result.get("budget"):
             section += nodes.paragraph("", spent(result))
+        if result.get("folder") and (fault := fault_of(result)):
+            section += nodes.paragraph("", f"This result: {fault}.")
         if result.get("command"):
             section += nodes.paragraph("", "Run it again: ", nodes.literal("", result["command"]))
         return section
@@ -242,6 +244,15 @@ class Gallery(SphinxDirective):
         if picture.get("caption"):
             figure += nodes.caption("", picture["caption"])
         return figure
+
+
+def fault_of(result: dict[str, Any]) -> str:
+    """What there is to say against a result."""
+    from weft.bench.claims import listed, since
+
+    claims = {claim.name: claim for claim in listed()}
+    name = result["name"]
+    return since(claims[name], result["folder"].parents[1]) if name in claims else ""
 
 
 def judged(figure: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, distributions, nn
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, SOFT, note
 from weft.core.objective import Objective, Output, capability
 from weft.objectives import Regression
@@ -98,6 +98,7 @@ class BeyondClassifiers(Claim):
         "strengths": (1.0, 10.0, 30.0, 100.0),
         "kinds": ("EWC", "Laplace, Kronecker"),
     }
+    mutant = Mutant(what="EWC of no strength", misses="gap closed by EWC", setting={"strengths": (0.0,), "steps": 60})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2 + 2 * len(setting.kinds))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from _permuted import QUICK, SHORT, Tasks, in_sequence, tuned
 
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import GREEN, INK, ORANGE
 from weft.core.strategy import Local
 from weft.measures import average_accuracy
@@ -54,6 +54,11 @@ class Fishers(Claim):
     )
     quick = {"seeds": 2, **QUICK, "strengths": [30.0, 300.0], "larger": [300.0, 3000.0]}
     full = {"seeds": 3, **SHORT, "tasks": 5, "strengths": [10.0, 30.0, 100.0], "larger": [30.0, 300.0, 3e3, 3e4, 3e5]}
+    mutant = Mutant(
+        what="batches' squares in the exact one's place",
+        misses="exact above batches' squares, at equal strength",
+        names={"EWC": BatchSquared},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(11)

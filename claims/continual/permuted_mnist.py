@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from _permuted import FULL, QUICK, Tasks, tuned
+from _permuted import FULL, QUICK, Forgetful, Tasks, tuned
 
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.measures import average_accuracy, forgetting
 from weft.strategies import ERM, EWC, L2Anchor
@@ -61,6 +61,7 @@ class PermutedMNIST(Claim):
             {"methods": ("plain", "EWC"), "dropout": (0.2, 0.5), "strengths": [30.0, 100.0]},
         ),
     }
+    mutant = Mutant(what="EWC that measures nothing", misses="EWC above plain", names={"EWC": Forgetful})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         stages = [SimpleNamespace(**{**vars(setting), **own}) for own in setting.stages]

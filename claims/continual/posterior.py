@@ -9,7 +9,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of, median_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of, median_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, PINK, blank, note
 from weft.objectives import Regression
 from weft.strategies import EWC, Laplace
@@ -50,6 +50,12 @@ class Posterior(Claim):
     )
     quick = {"seeds": 3, "tasks": 3, "steps": 70}
     full = {"seeds": 16, "tasks": 4, "steps": 100}
+    mutant = Mutant(
+        what="EWC switched off",
+        misses="EWC's maximum to the joint one",
+        names={"EWC": altered(EWC, strength=0.0)},
+        setting={"seeds": 2, "steps": 20},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(4)

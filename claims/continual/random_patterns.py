@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Estimate, Report
+from weft.bench.claims import Claim, Estimate, Mutant, Report, altered
 from weft.bench.pictures import BLUE, GREEN, ORANGE, SOFT, note
 from weft.objectives import Regression
 from weft.strategies import EWC
@@ -43,6 +43,12 @@ class RandomPatterns(Claim):
     )
     quick = {"seeds": 1600, "synapses": 104}
     full = {"seeds": 800, "synapses": 1000}  # the paper has 400 units of 1,000 synapses
+    mutant = Mutant(
+        what="EWC half as strong",
+        misses="weft's EWC, off the closed form",
+        names={"EWC": altered(EWC, strength=0.5)},
+        setting={"seeds": 100, "synapses": 24},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(3)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from _permuted import QUICK, SHORT, Tasks, learner, tuned
 
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.measures import average_accuracy, task_scores
 from weft.strategies import ERM, Laplace
@@ -35,6 +35,12 @@ class RicherPosteriors(Claim):
     )
     quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "richer": [10.0, 30.0], "rank": 8}
     full = {"seeds": 3, **SHORT, "strengths": [3.0, 10.0, 30.0, 100.0], "richer": [3.0, 10.0, 30.0], "rank": 0}
+    mutant = Mutant(
+        what="a diagonal in the Kronecker factors' place",
+        misses="Kronecker above diagonal",
+        names={"Laplace": altered(Laplace, curvature="diagonal")},
+        setting={"seeds": 4, "rank": 0},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         data = Tasks(setting)

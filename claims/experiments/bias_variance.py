@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft import Learner
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.objectives import LeastSquares
 
@@ -54,6 +54,12 @@ class BiasVariance(Claim):
     )
     quick = {"seeds": 3, "sets": 1000, "rows": 40, "penalties": 13}
     full = {"seeds": 10, "sets": 20_000, "rows": 40, "penalties": 25}
+    mutant = Mutant(
+        what="a penalty of 1, whatever is asked for",
+        misses="variance: furthest",
+        names={"LeastSquares": altered(LeastSquares, ridge=1.0)},
+        setting={"seeds": 2},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         penalties = [0.0, *np.geomspace(0.03, 1000, setting.penalties - 1)]

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of, mean_over
+from weft.bench.claims import Claim, Mutant, Report, mean_of, mean_over
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, SOFT, blank, note, ramp
 from weft.core.strategy import Strategy
 from weft.core.weave import weave
@@ -142,6 +142,7 @@ class ColouredMNIST(Claim):
         "searched_width": 256,
         "refits": 3,
     }
+    mutant = Mutant(what="ERM in IRM's place", misses="IRM, test", names={"IRM": lambda **_: ERM()})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         whole = setting.scale == "full"

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import qmc
 
 from weft import Classifier, Optimizer
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, blank, note
 from weft.core.random import fold, key_of
 from weft.data import Platform, platform_clones
@@ -33,6 +33,13 @@ class Setting(NamedTuple):
     lr: float
     threshold: float = 0.5
     memory: float = 0.8  # the temporal mask's beta_3
+
+
+class Unmasked(ERM):
+    """A mutant of the AND-mask, which lets everything pass."""
+
+    def __init__(self, *, threshold: float = 0.0) -> None:
+        self.threshold = threshold
 
 
 class Levels(Claim):
@@ -69,6 +76,9 @@ class Levels(Claim):
         "cells": 6,
         "unseen": 2000,
     }
+    mutant = Mutant(
+        what="no mask", misses="less by the AND-mask", names={"ANDMask": Unmasked}, setting={"trials": 4, "unseen": 100}
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         self.setting, self.report = setting, report

@@ -11,7 +11,7 @@ import torch
 from scipy.linalg import sqrtm
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of, median_of, share_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of, median_of, share_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, PINK, SOFT, note
 from weft.measures import consistency, learner_consistency, quadratic_consistency
 from weft.objectives import Regression
@@ -46,6 +46,12 @@ class Quadratics(Claim):
     )
     quick = {"seeds": 4, "search": 100, "draws": 2_000, "starts": 100}
     full = {"seeds": 32, "search": 200, "draws": 50_000, "starts": 1_000}
+    mutant = Mutant(
+        what="the arithmetic mean in the geometric one's place",
+        misses="are to 90 %: geometric mean",
+        names={"MEANS": {"arithmetic": ERM(), "geometric": ERM()}},
+        setting={"seeds": 2, "search": 10, "draws": 100, "starts": 10},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2)

@@ -9,7 +9,7 @@ import torch
 from scipy import special, stats
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, PINK, note
 from weft.objectives import Classification
 from weft.strategies import ERM, ANDMask, GeometricMean
@@ -67,6 +67,12 @@ class RandomGradients(Claim):
     )
     quick = {"seeds": 4, "parameters": 150_000, "environments": (2, 8, 32), "steps": 150}
     full = {"seeds": 32, "parameters": 300_000, "environments": (2, 4, 8, 16, 32), "steps": 300}
+    mutant = Mutant(
+        what="a mask that lets everything pass",
+        misses="survivors off their binomial law",
+        names={"ANDMask": altered(ANDMask, threshold=0.0)},
+        setting={"seeds": 2, "parameters": 20_000, "steps": 5},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(1 + 4 * len(setting.environments))

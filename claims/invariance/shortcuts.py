@@ -9,7 +9,7 @@ from scipy.spatial import cKDTree
 from sklearn.svm import LinearSVC
 
 from weft import Classifier, Optimizer
-from weft.bench.claims import Claim, Report, mean_of, mean_over, median_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of, mean_over, median_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.data import spirals, spirals_test
 from weft.measures import environment_gradients, feature_signal
@@ -45,6 +45,12 @@ class Shortcuts(Claim):
     )
     quick = {"seeds": 3, "rows": 128, "width": 64, "steps": 300}
     full = {"seeds": 16, "rows": 512, "width": 128, "steps": 600}
+    mutant = Mutant(
+        what="a mask that lets everything pass",
+        misses="share of the masked gradient",
+        names={"ANDMask": altered(ANDMask, threshold=0.0)},
+        setting={"steps": 20},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(3)

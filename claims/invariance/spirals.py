@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, median_of, share_of
+from weft.bench.claims import Claim, Mutant, Report, median_of, share_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, blank, note, ramp
 from weft.data import spirals, spirals_test
 from weft.data.two_spirals import PRESETS
@@ -86,6 +86,9 @@ class Spirals(Claim):
         "reach": 97.0,
     }
     first_seed = 100
+    mutant = Mutant(
+        what="no mask", misses="AND-mask, median", names={"METHODS": {**METHODS, "AND-mask": (ERM(), {}, {})}}
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(len(setting.presets) * len(setting.methods) * (setting.shapes + 1) + 2 * len(setting.environments))

@@ -1,6 +1,7 @@
 """The runner of claims: what a file must say, how figures are judged, what is written, what the commands do."""
 
 import json
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -17,7 +18,9 @@ from weft.bench.claims import (
     Claim,
     Report,
     anew,
+    caught,
     claims_folder,
+    judge,
     last,
     listed,
     load,
@@ -30,6 +33,7 @@ from weft.bench.claims import (
 )
 from weft.bench.pictures import canvas, svg
 from weft.commands.claims import register
+from weft.report.digests import BY_HAND, EARLIER, standing
 
 COIN = """
 import numpy as np
@@ -532,3 +536,205 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
         assert count() == before + 1, f"another {change}: nothing counts"
     parts.write_text("[broken")
     assert run("no")[0]["verdict"] == "holds"
+
+
+# --- digests, judging anew ----------------------------------------------------------------------------
+
+
+def edited(where, change):
+    result = json.loads((where / "result.json").read_text())
+    change(result)
+    (where / "result.json").write_text(json.dumps(result))
+    return result
+
+
+def test_a_result_that_was_changed_by_hand_is_told(folder, tmp_path):
+    result = reproduce(folder / "coin.py", out=tmp_path)
+    where = tmp_path / "claims" / "coin"
+    assert standing(result, where) == standing(last("coin", tmp_path), where) == ""
+    assert set(result["digests"]) == {"weft", "claim", "setting", "data", "parts", "content"}
+    kept = {path.name: path.read_bytes() for path in where.iterdir()}
+    changes = [
+        lambda r: r.update(verdict="fails"),
+        lambda r: r["figures"][0].update(measured=0.5),
+        lambda r: r["figures"][0]["scores"].pop(),
+        lambda r: r["digests"].update(weft="0"),
+        lambda r: r["machine"].update(cores=99),
+        lambda r: r.update(more=1),
+    ]
+    for change in changes:
+        assert standing(edited(where, change), where) == BY_HAND
+        (where / "result.json").write_bytes(kept["result.json"])
+    (where / "heads.svg").write_text("<svg/>")
+    assert standing(result, where) == BY_HAND
+    (where / "heads.svg").write_bytes(kept["heads.svg"])
+    assert standing(result, where) == ""
+    assert standing({**result, "digests": None}, where) == EARLIER
+
+
+def test_the_listing_says_whether_the_code_has_changed_since(folder, tmp_path, monkeypatch):
+    ask = ("claims", "--folder", folder, "--out", tmp_path, "--json")
+
+    def told():
+        return json.loads(command(*ask).output)["claims"][0]["since"]
+
+    reproduce(folder / "coin.py", out=tmp_path)
+    assert told() == ""
+    (folder / "coin.py").write_text(COIN + "# another\n")
+    assert told() == "the claim's file has changed since"
+    monkeypatch.setattr("weft.report.digests.code", lambda: "another")
+    assert told() == "weft's code and the claim's file have changed since"
+    edited(tmp_path / "claims" / "coin", lambda r: r.pop("digests"))
+    assert told() == EARLIER
+
+
+def test_a_kept_result_is_judged_anew_without_training(folder, tmp_path, monkeypatch):
+    first = reproduce(folder / "coin.py", out=tmp_path)
+    (folder / "coin.py").write_text(COIN.replace("heads = []", "raise RuntimeError('trained')"))
+    ran = command("reproduce", "coin", "--judge", "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == 0, ran.output
+    again = last("coin", tmp_path)
+    assert again["figures"] == first["figures"]
+    assert again["judged"]["weft"]
+    assert standing(again, tmp_path / "claims" / "coin") == ""
+
+    def wide(values):
+        return mean_of(values)._replace(interval=(0.0, 1.0))
+
+    monkeypatch.setitem(anew.__globals__["ESTIMATES"], "mean_of", wide)
+    found = judge("coin", tmp_path)
+    assert found["verdict"] == last("coin", tmp_path)["verdict"] == "not settled"
+    edited(tmp_path / "claims" / "coin", lambda r: r.update(verdict="holds"))
+    with pytest.raises(ValueError, match="got one that was changed by hand; run it again"):
+        judge("coin", tmp_path)
+    with pytest.raises(FileNotFoundError, match="weft reproduce other"):
+        judge("other", tmp_path)
+
+
+def test_data_are_told_apart_by_their_bytes():
+    def seen(*data):
+        report = Report()
+        report.saw(*data)
+        return report.data
+
+    x = np.arange(6.0)
+    assert seen(x) == seen(x.copy()) == seen(torch.as_tensor(x)) == seen(x[::1])
+    assert len({frozenset(seen(v)) for v in (x, x + 1, x.astype(np.float32), x.reshape(2, 3), x[::-1], object())}) == 6
+
+
+# --- mutants ------------------------------------------------------------------------------------------
+
+MUTANT = COIN.replace("import Claim, mean_of", "import Claim, Mutant, altered, mean_of").replace(
+    "    def run(", "    mutant = Mutant(what='a bent coin', misses='heads', {})\n\n    def run("
+)
+
+
+@pytest.mark.parametrize(
+    ("broken", "is_caught"),
+    [
+        ("setting={'truth': 0.6}", True),
+        ("names={'mean_of': lambda x, right=mean_of: right([0.9, 0.91])}", True),
+        ("setting={'truth': 0.501}", False),
+    ],
+)
+def test_a_mutant_must_fail_its_claim(folder, tmp_path, broken, is_caught):
+    (folder / "coin.py").write_text(MUTANT.replace("{})", f"{broken})"))
+    result = caught(folder / "coin.py")
+    assert result["caught"] is is_caught
+    assert reproduce(folder / "coin.py")["verdict"] == "holds", "the claim itself is as it was"
+    ran = command("reproduce", "coin", "--mutant", "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == (not is_caught)
+    assert ("a bent coin: caught" in ran.output) is is_caught
+    assert last("coin", tmp_path) is None, "nothing of it is kept"
+
+
+def test_a_mutant_must_fail_by_the_figure_that_it_names(folder):
+    text = MUTANT.replace("misses='heads'", "misses='tails'").replace("{})", "setting={'truth': 0.6})")
+    (folder / "coin.py").write_text(text)
+    result = caught(folder / "coin.py")
+    assert result["verdict"] == "fails"
+    assert not result["caught"]
+
+
+def test_mutants_that_break_nothing_are_refused(folder):
+    with pytest.raises(ValueError, match=r"expected Coin.mutant, a broken method that fails the claim, got none"):
+        caught(folder / "coin.py")
+    (folder / "coin.py").write_text(MUTANT.replace("{})", "names={'maen_of': None})"))
+    with pytest.raises(ValueError, match=r"expected 'maen_of' of Coin.mutant in the claim's file, got no such name"):
+        caught(folder / "coin.py")
+
+
+# --- several processes --------------------------------------------------------------------------------
+
+SHARED = """
+import os
+from functools import partial
+from pathlib import Path
+import numpy as np
+from weft import Regressor
+from weft.bench.claims import Claim, mean_of
+
+class Shared(Claim):
+    title = statement = reference = tolerance = "A claim in parts that do not depend on each other"
+    quick = {"seeds": 2, "counts": (8, 12, 16)}
+    full = {"seeds": 2, "counts": (8, 12, 16)}
+
+    def run(self, setting, seeds, report):
+        report.plan(len(setting.counts))
+        found = report.parts({f"of {n}": partial(self.fitted, n, seeds, report) for n in setting.counts})
+        for name, scores in found.items():
+            report.figure(name, mean_of(scores), least=-100.0)
+
+    def fitted(self, n, seeds, report):
+        if Path("stop").exists() and n == 16:
+            raise RuntimeError("stopped")
+        with open("pids", "a") as file:
+            file.write(f"{n} {os.getpid()}\\n")
+        x = np.linspace(0, 1, n)[:, None]
+        learner = Regressor(hidden=(4,), steps=5, replicas=len(seeds), random_state=seeds[0])
+        report.fit(learner, x, x[:, 0])
+        return [float(learner.replica(k).score(x, x[:, 0])) for k in range(len(seeds))]
+"""
+
+
+def test_parts_are_shared_out_among_processes_and_the_result_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    (tmp_path / "shared.py").write_text(SHARED)
+    pids, parts = tmp_path / "pids", tmp_path / "out" / "claims" / "shared" / "parts.json"
+    alone = reproduce(tmp_path / "shared.py", out=tmp_path / "one")
+    assert len({line.split()[1] for line in pids.read_text().splitlines()}) == 1
+    pids.unlink()
+
+    (tmp_path / "stop").touch()
+    with pytest.raises(RuntimeError, match="stopped"):
+        reproduce(tmp_path / "shared.py", out=tmp_path / "out")
+    assert set(json.loads(parts.read_text())["parts"]) == {"of 8", "of 12"}
+    parts.write_text(json.dumps({**json.loads(parts.read_text()), "parts": {}}))  # and as if it had just begun
+    (tmp_path / "stop").unlink()
+    pids.unlink()
+    said = []
+    together = reproduce(
+        tmp_path / "shared.py", out=tmp_path / "out", workers=2, progress=lambda share, what: said.append(share)
+    )
+    found = dict(line.split() for line in pids.read_text().splitlines())
+    assert set(found) == {"8", "12", "16"}
+    assert str(os.getpid()) not in found.values()
+    assert said == sorted(said)
+    assert said[-1] == 1.0
+    for key in ("figures", "verdict", "seeds", "setting"):
+        assert together[key] == alone[key], key
+    for key in ("parts", "data", "weft", "claim"):
+        assert together["digests"][key] == alone["digests"][key], key
+    assert {k: v for k, v in together["budget"].items() if k != "seconds"} == {"trainings": 6, "steps": 30}
+    assert not parts.exists()
+
+    (tmp_path / "stop").touch()
+    with pytest.raises(RuntimeError, match="stopped"):
+        reproduce(tmp_path / "shared.py", out=tmp_path / "out", workers=2)
+    kept = set(json.loads(parts.read_text())["parts"]) if parts.exists() else set()
+    (tmp_path / "stop").unlink()
+    pids.unlink()
+    assert reproduce(tmp_path / "shared.py", out=tmp_path / "out", workers=2)["figures"] == alone["figures"]
+    begun = {f"of {line.split()[0]}" for line in pids.read_text().splitlines()}
+    assert begun == {"of 8", "of 12", "of 16"} - kept, "what was kept is not done again"

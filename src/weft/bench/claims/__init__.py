@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
-    from weft.bench.claims.claim import SCALES, Claim
+    from weft.bench.claims.claim import SCALES, Claim, Mutant, altered
     from weft.bench.claims.estimates import Estimate, mean_of, mean_over, median_of, share_of
-    from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load
+    from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load, since
     from weft.bench.claims.judging import Figure, anew, shown, verdict_of
-    from weft.bench.claims.running import reproduce
+    from weft.bench.claims.running import caught, judge, reproduce
     from weft.bench.claims.telling import Report
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

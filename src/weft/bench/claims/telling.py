@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from weft.bench.claims.estimates import Estimate
 from weft.bench.claims.judging import FAILS, HOLDS, Figure, concluded, judged
+from weft.bench.claims.parts import Cost, Parts
+from weft.bench.fanout import pool
+from weft.report.digests import digest
 
 if TYPE_CHECKING:
-    from weft.bench.claims.parts import Parts
     from weft.core.values import Json
     from weft.learner.estimator import Learner
 
@@ -28,16 +32,28 @@ Progress = Callable[[float, str], None]
 class Report:
     """What a claim's `run` tells: figures against their references, tables, pictures, and what it cost."""
 
-    def __init__(self, name: str = "claim", *, progress: Progress | None = None, parts: Parts | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "claim",
+        *,
+        progress: Progress | None = None,
+        parts: Parts | None = None,
+        workers: int = 1,
+    ) -> None:
         self.name = name
         self.figures: list[Figure] = []
         self.tables: list[Json] = []
         self.pictures: list[dict[str, str]] = []
         self.drawings: dict[str, str] = {}
         self.trainings = self.steps = 0
-        self.seconds = 0.0  # of earlier runs
-        self._progress, self._kept = progress, parts
+        self.data: set[str] = set()  # digests
+        self.seconds = 0.0  # of earlier runs and of other processes
+        self._progress, self._workers, self._kept = progress, workers, Parts() if parts is None else parts
         self._parts, self._done, self._what = 1, 0.0, ""
+
+    def __getstate__(self) -> Json:
+        """As another process needs it, to count there: nothing kept, and nobody to show progress to."""
+        return {**vars(self), "_progress": None, "_workers": 1, "_kept": Parts(), "data": set(), "drawings": {}}
 
     def figure(
         self,
@@ -172,6 +188,7 @@ class Report:
 
     def fit(self, learner: Trained, *data: Any, what: str = "", **columns: Any) -> Trained:
         """`learner.fit(*data, **columns)`, counted in the budget and shown as it goes."""
+        self.saw(*data, *columns.values())
         kept, begun = learner.callbacks, self._done
         total = learner.steps
 
@@ -205,19 +222,63 @@ class Report:
             work: gives numbers, texts, arrays, lists and dictionaries of such; it may `fit`, `spend` and go through
                 `each`, and tells no figures.
         """
-        if self._kept is None:
-            return work()
-        if name not in self._kept:
-            before, begun = (self._done, self.trainings, self.steps), time.perf_counter()
+        return self.parts({name: work})[name]
+
+    def parts(self, works: Mapping[str, Callable[[], Value]]) -> dict[str, Value]:
+        """What pieces of work give that do not depend on each other; in several processes where the run has workers.
+
+        Args:
+            works: by name; see `part`. What one changes, another does not see.
+        """
+        found: dict[str, Value] = {}
+        for name in [name for name in works if name in self._kept]:
+            found[name], cost = self._kept.read(name)
+            self._spent(cost, name)
+        left = [name for name in works if name not in found]
+        if self._workers > 1 and len(left) > 1:
+            begun = time.perf_counter()
+            with pool("joblib", self._workers) as run:
+                for i, (value, cost) in run([(_elsewhere, (self, works[name])) for name in left]):
+                    found[left[i]] = value
+                    self._kept.keep(left[i], value, cost)
+                    self._spent(cost, left[i])
+            self.seconds -= time.perf_counter() - begun  # the processes' seconds count, not the waiting for them
+        else:
+            for name in left:
+                found[name], cost = self._counted(works[name])
+                self._kept.keep(name, found[name], cost)
+        return {name: found[name] for name in works}
+
+    def _counted(self, work: Callable[[], Value]) -> tuple[Value, Cost]:
+        """What a piece of work gives, and what it cost."""
+        before, outside, begun = (self._done, self.trainings, self.steps), self.data, time.perf_counter()
+        self.data = set()
+        try:
             value = work()
-            cost = [now - was for now, was in zip((self._done, self.trainings, self.steps), before, strict=True)]
-            self._kept.keep(name, value, [*cost, time.perf_counter() - begun])
-            return value
-        value, (done, trainings, steps, seconds) = self._kept.read(name)
-        self.seconds += seconds
-        self.spend(trainings=int(trainings), steps=int(steps))
-        self._moved(self._done + done, name)
-        return value
+        finally:
+            own, self.data = self.data, outside | self.data
+        done, trainings, steps = before
+        spent = (self._done - done, self.trainings - trainings, self.steps - steps, time.perf_counter() - begun)
+        return value, Cost(*spent, data=tuple(sorted(own)))
+
+    def _spent(self, cost: Cost, name: str) -> None:
+        """Counts what was done earlier, or elsewhere."""
+        self.seconds += cost.seconds
+        self.data |= set(cost.data)
+        self.spend(trainings=cost.trainings, steps=cost.steps)
+        self._moved(self._done + cost.done, name)
+
+    def saw(self, *data: object) -> None:
+        """Notes the digest of data that were trained on; `fit` does so by itself.
+
+        Args:
+            data: arrays count by their bytes, anything else (a source, a world) by its name.
+        """
+        for value in data:
+            array = np.ascontiguousarray(value) if hasattr(value, "__array__") else None
+            known = array is not None and array.dtype != object
+            about = [str(array.dtype), array.shape] if array is not None and known else [type(value).__name__]
+            self.data.add(digest([*about, digest(array.tobytes()) if array is not None and known else ""]))
 
     def spend(self, *, trainings: int = 0, steps: int = 0) -> None:
         """Counts trainings, and updates summed over them, that `fit` did not."""
@@ -232,6 +293,11 @@ class Report:
     def verdict(self) -> tuple[str, str]:
         """The verdict and why."""
         return concluded(self.figures)
+
+
+def _elsewhere(report: Report, work: Callable[[], Value]) -> tuple[Value, Cost]:
+    """A piece of work in another process; `report` is the copy of it that the work tells there."""
+    return report._counted(work)
 
 
 def _cell(value: object) -> float | str | None:

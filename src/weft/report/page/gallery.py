@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.report.digests import standing
 from weft.report.page.markup import (
     Cell,
     Markup,
@@ -140,7 +141,7 @@ def _claim(folder: Path, claim: Json, anchor: str, sections: Sections) -> Markup
     ]
     pictures = [_figure(folder, p, f"{anchor}-{k}") for k, p in enumerate(claim.get("pictures") or [])]
     judged = [el("strong", f"{verdict.capitalize()}. "), str(claim.get("why", ""))]
-    tolerance = claim.get("tolerance")
+    tolerance, fault = claim.get("tolerance"), standing(claim, folder)
     return el(
         "article",
         el("div", el(f"h{level}", title, id=f"{anchor}-h"), badge(verdict), class_="top"),
@@ -149,6 +150,7 @@ def _claim(folder: Path, claim: Json, anchor: str, sections: Sections) -> Markup
         el("div", *pictures, class_="pictures") if pictures else None,
         el("p", *judged, class_="why"),
         el("p", f"Tolerance: {tolerance}", class_="note") if tolerance else None,
+        el("p", f"This result: {fault}.", class_="note") if fault else None,
         _figures(claim, names),
         *[_given(t, claim, names) for t in claim.get("tables") or []],
         details("Setting and budget", pairs([(k, v) for k, v in spent if v not in (None, "", "–")])),
