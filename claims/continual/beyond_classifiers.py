@@ -98,7 +98,7 @@ class BeyondClassifiers(Claim):
         "strengths": (1.0, 10.0, 30.0, 100.0),
         "kinds": ("EWC", "Laplace, Kronecker"),
     }
-    mutant = Mutant(what="EWC of no strength", misses="gap closed by EWC", setting={"strengths": (0.0,), "steps": 60})
+    mutant = Mutant(what="EWC of no strength", misses="gap closed by EWC", setting={"strengths": (0.0,)})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2 + 2 * len(setting.kinds))

@@ -54,7 +54,7 @@ class Posterior(Claim):
         what="EWC switched off",
         misses="EWC's maximum to the joint one",
         names={"EWC": altered(EWC, strength=0.0)},
-        setting={"seeds": 2, "steps": 20},
+        setting={"seeds": 2},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:

@@ -51,9 +51,7 @@ class Ring(Claim):
     )
     quick = {"seeds": 4, "steps": 1000, "schedule": "constant", "momentum": None, "good": 50.0}
     full = {"seeds": 8, "steps": 4000, "schedule": "linear", "momentum": 0.5, "good": 90.0}
-    mutant = Mutant(
-        what="a generator that sees no noise", misses="modes found", names={"GAN": Mute}, setting={"steps": 400}
-    )
+    mutant = Mutant(what="a generator that sees no noise", misses="modes found", names={"GAN": Mute})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(1 if setting.momentum is None else 2)

@@ -76,9 +76,7 @@ class Levels(Claim):
         "cells": 6,
         "unseen": 2000,
     }
-    mutant = Mutant(
-        what="no mask", misses="less by the AND-mask", names={"ANDMask": Unmasked}, setting={"trials": 4, "unseen": 100}
-    )
+    mutant = Mutant(what="no mask", misses="less by the AND-mask", names={"ANDMask": Unmasked}, setting={"unseen": 100})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         self.setting, self.report = setting, report

@@ -48,7 +48,7 @@ class Sinusoids(Claim):
         what="no inner step: MAML is pretraining",
         misses="MAML's error as a share",
         names={"MAML": altered(MAML, inner_steps=0)},
-        setting={"steps": 300},
+        setting={"tasks": 100},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
