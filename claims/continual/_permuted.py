@@ -108,6 +108,7 @@ def in_sequence(
         lines = []
         for t in report.each(range(setting.tasks), what):
             x, y, _ = data.rows("train", [t])
+            report.saw(x, y)
             net.partial_fit(x, y, classes=range(10), task=t)
             lines.append(task_scores(net, *measured[:2], task=measured[2]))
         count = len(sweep["random_state"])

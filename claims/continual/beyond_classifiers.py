@@ -98,7 +98,7 @@ class BeyondClassifiers(Claim):
         "strengths": (1.0, 10.0, 30.0, 100.0),
         "kinds": ("EWC", "Laplace, Kronecker"),
     }
-    mutant = Mutant(what="EWC of no strength", misses="gap closed by EWC", setting={"strengths": (0.0,)})
+    mutant = Mutant(what="EWC of next to no strength", misses="gap closed by EWC", setting={"strengths": (1e-9,)})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2 + 2 * len(setting.kinds))
@@ -172,6 +172,7 @@ def learn(
         learner = Learner(objective(), strategy=kind, steps=setting.steps, replicas=sweep, **common)
         test = []
         for k in report.each(range(len(tasks)), name):
+            report.saw(*tasks[k][0])
             learner.partial_fit(*tasks[k][0], task=k)
             test.append(losses_of(learner, tasks, 2, loss))
         report.spend(trainings=len(strengths) * len(seeds), steps=learner.n_steps_ * len(strengths) * len(seeds))

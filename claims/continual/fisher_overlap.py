@@ -92,6 +92,7 @@ class FisherOverlap(Claim):
             replicas={"random_state": seeds},
         )
         for t, (x, y) in enumerate(report.each(tasks, f"square of {size}")):
+            report.saw(x, y)
             net.partial_fit(x, y, classes=range(10), task=t)
         report.spend(trainings=len(seeds), steps=len(seeds) * net.n_steps_)
         lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,11 @@ class Fishers(Claim):
             "batches' squares": (BatchSquared(), setting.larger),
         }
         best, chosen, equal = {}, {}, {}
-        for name, (strategy, strengths) in kinds.items():
-            matrix, _, chosen[name] = tuned(data, strategy, strengths, setting, seeds, report, name)
+        works = {
+            f"{name}, all": partial(tuned, data, *kind, setting, seeds, report, name) for name, kind in kinds.items()
+        }
+        for (name, (strategy, _)), results in zip(kinds.items(), report.parts(works).values(), strict=True):
+            matrix, _, chosen[name] = results
             best[name] = equal[name] = 100 * average_accuracy(matrix)
             if chosen[name] != chosen["exact"]:
                 strategy.set_params(strength=chosen["exact"])

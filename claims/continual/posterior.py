@@ -182,6 +182,7 @@ def carried(strategy: Any, tasks: list[Any], steps: int, report: Report) -> list
     path = []
     for k, (x, y) in enumerate(tasks):
         learner.set_params(steps=steps if y.any() else 1)  # the prior is learned already
+        report.saw(x, y)
         learner.partial_fit(x, y, task=k)
         run = learner.training_.runs[0][1]
         kept, whole = run.strategy[""], strategy.having(strength=1.0)  # its penalty is d^T precision d / 2

@@ -153,6 +153,7 @@ def trained(seed: int, report: Report) -> dict[str, float]:
             device="cpu",
         )
         w, off[name] = np.zeros(SMALL), 0.0
+        report.saw(x, y)
         for t in report.each(range(len(x)), f"weft's {name}"):
             learner.partial_fit(x[t : t + 1], y[t : t + 1], task=t)
             w = learned(w, x[t], y[t], 1.0 if strategy is None else SMALL / (SMALL + t))

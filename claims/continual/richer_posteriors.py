@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,11 @@ class RicherPosteriors(Claim):
             forms["low rank"] = (Laplace(curvature="low_rank", rank=setting.rank), setting.richer)
         report.plan(2 * len(forms) + 1)
         found, chosen = {}, {}
-        for name, (strategy, strengths) in forms.items():
-            found[name], _, chosen[name] = tuned(data, strategy, strengths, setting, seeds, report, name)
+        works = {
+            f"{name}, all": partial(tuned, data, *form, setting, seeds, report, name) for name, form in forms.items()
+        }
+        for name, results in zip(forms, report.parts(works).values(), strict=True):
+            found[name], _, chosen[name] = results
         joint = at_once(data, setting, seeds, report)
         average = {name: 100 * average_accuracy(matrix) for name, matrix in found.items()}
         gain = mean_of(average["Kronecker"] - average["diagonal"])

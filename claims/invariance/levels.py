@@ -84,13 +84,9 @@ class Levels(Claim):
         methods = list(COLOURS)[: 2 if quick else 3]
         worlds = {"signs": SIGNS} if quick else {"signs": SIGNS, "no signs": 0.0}
         report.plan(len(worlds) * len(methods) * (setting.cells + len(seeds)))
-        found = {}
-        for world, signs in worlds.items():
-            for method in methods:
-                best = report.part(f"{world}, {method}, search", partial(self.search, method, signs))
-                chosen = Setting(*best["setting"])
-                last = report.part(f"{world}, {method}", partial(self.final, method, chosen, signs, seeds))
-                found[world, method] = {**best, **last, "setting": chosen}
+        keys = [(world, method) for world in worlds for method in methods]
+        works = {f"{w}, {m}": partial(self.learned, w, m, worlds[w], seeds) for w, m in keys}
+        found = dict(zip(keys, report.parts(works).values(), strict=True))
         for (world, method), f in found.items():
             report.figure(f"{world}: right actions, {method}", mean_of(f["right"]), unit="%")
             if method == "ERM":
@@ -109,6 +105,11 @@ class Levels(Claim):
             report.not_run("no signs: divergence from the expert, less by a mask", unit="%")
         self.tell(found)
         self.draw(found, seeds)
+
+    def learned(self, world: str, method: str, signs: float, seeds: list[int]) -> dict[str, Any]:
+        """The search, and what comes of the setting that it finds."""
+        best = self.report.part(f"{world}, {method}, search", partial(self.search, method, signs))
+        return {**best, **self.final(method, Setting(*best["setting"]), signs, seeds)}
 
     def learner(self, method: str, s: Setting, signs: float, seed: int, replicas: Any = None) -> Classifier:
         """A method at a setting; for all methods alike the best parameters on validation levels are kept."""

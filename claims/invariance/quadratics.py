@@ -212,6 +212,7 @@ def descend(curved: Any, strategy: Any, rule: str, steps: int, report: Report) -
         device="cpu",
         callbacks=[lambda _: seen.append(learner.predict(np.eye(x.shape[1])))],
     )
+    report.saw(x, y, environment)
     learner.fit(x, y, environment=environment)
     report.spend(trainings=1, steps=steps)
     return np.stack(seen), learner

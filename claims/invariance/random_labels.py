@@ -163,8 +163,8 @@ class RandomLabels(Claim):
             report.fit(net, x, y, what=name)
             return [100 * float(net.score(*rows)) for rows in on]
 
-        each = zip(taus, rates, strict=True)
-        return np.array([report.part(f"{what}, {tau:g}, seed {seed}", partial(trained, tau, r)) for tau, r in each])
+        works = {f"{what}, {tau:g}, seed {seed}": partial(trained, tau, r) for tau, r in zip(taus, rates, strict=True)}
+        return np.array(list(report.parts(works).values()))
 
 
 class ResNet(nn.Module):

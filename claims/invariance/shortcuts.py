@@ -174,6 +174,7 @@ class Shortcuts(Claim):
         ways = {"mean": None, "mask": ANDMask(rescale=False)}
         for k, seed in enumerate(report.each(seeds, "gradients")):
             for i, step in enumerate(EARLY):
+                report.saw(x, y)
                 learner = net(list(range(x.shape[1])), step, [seed]).fit(x, y).replica(0)
                 report.spend(trainings=1, steps=step)
                 for way, strategy in ways.items():

@@ -22,12 +22,15 @@ from weft.bench.claims import (
     claims_folder,
     judge,
     last,
+    least_losses,
     listed,
     load,
     mean_of,
     mean_over,
     median_of,
     reproduce,
+    scores_of,
+    searched,
     share_of,
     verdict_of,
 )
@@ -738,3 +741,67 @@ def test_parts_are_shared_out_among_processes_and_the_result_is_the_same(tmp_pat
     assert reproduce(tmp_path / "shared.py", out=tmp_path / "out", workers=2)["figures"] == alone["figures"]
     begun = {f"of {line.split()[0]}" for line in pids.read_text().splitlines()}
     assert begun == {"of 8", "of 12", "of 16"} - kept, "what was kept is not done again"
+
+
+# --- what claims have in common -----------------------------------------------------------------------
+
+
+def line(lists, steps=40, **more):
+    from weft import Learner
+    from weft.objectives import Regression
+
+    x = np.linspace(-1, 1, 30)[:, None]
+    held = (x, 2 * x[:, 0])
+    objective = Regression(hidden=(4,))
+    return Learner(objective, steps=steps, batch_size=None, replicas=lists, validation=held, **more), x, held[1]
+
+
+def test_a_diverged_replica_has_the_score_that_is_given_for_it():
+    learner, x, y = line({"optimizer__lr": [0.05, 1e30], "random_state": [0, 0]}, patience=100)
+    learner.fit(x, y)
+    scores, losses = scores_of(learner, x, y, lost=50.0), least_losses(learner)
+    assert scores[0] == 100 * learner.replica(0).score(x, y)
+    assert scores[0] != 50.0
+    assert scores[1] == 50.0
+    assert losses[0] == min(record["valid_loss"][0] for record in learner.history_)
+    assert losses.shape == (2,)
+
+
+def test_a_search_goes_by_the_rows_held_out_and_its_own_seeds():
+    made = []
+
+    def make(lists):
+        made.append(lists)
+        return line(lists, patience=100)[0]
+
+    _, x, y = line(None)
+    fitted = []
+    loss, best = searched(
+        make,
+        lambda learner: fitted.append(learner.fit(x, y)),
+        {"optimizer__lr": (1e-6, 0.05), "objective__noise": (0.5, 1.0)},
+        seeds=(7, 8),
+    )
+    assert made == [{"optimizer__lr": [1e-6, 1e-6, 0.05, 0.05], "random_state": [7, 8, 7, 8]}] * 2
+    assert [learner.objective.noise for learner in fitted] == [0.5, 1.0]
+    assert best["optimizer__lr"] == 0.05
+    means = [least_losses(learner).reshape(2, 2).mean(1) for learner in fitted]
+    assert loss == np.min(means)
+    assert best["objective__noise"] == (0.5, 1.0)[int(np.argmin(np.min(means, axis=1)))]
+
+
+def test_the_page_shows_what_is_not_settled_and_what_was_changed(folder, tmp_path):
+    from weft.report.writing import render
+
+    (folder / "coin.py").write_text(COIN.replace("within=0.02", "within=0.002"))
+    assert reproduce(folder / "coin.py", out=tmp_path)["verdict"] == "not settled"
+    where = tmp_path / "claims" / "coin"
+    page = render([where])
+    assert 'class="badge not-settled"' in page
+    assert "The claim is not settled." in page or "not settled" in page
+    assert "This result:" not in page
+    edited(where, lambda r: r["figures"][0].update(verdict="holds"))
+    assert "This result: changed by hand." in render([where])
+    ran = command("reproduce", "coin", "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == 0
+    assert "verdict: not settled" in ran.output
