@@ -193,7 +193,7 @@ def stated(known: set[str]) -> list[dict[str, Any]]:
     ]
 
 
-SIGNS = {"holds": "✓ holds", "fails": "✗ fails"}
+SIGNS = {"holds": "✓ holds", "fails": "✗ fails", "not settled": "? not settled"}
 
 
 class Gallery(SphinxDirective):
@@ -221,7 +221,7 @@ class Gallery(SphinxDirective):
         figures = result.get("figures", [])
         if figures:
             rows = [[f["name"], f["reference"], measured(f), judged(f)] for f in figures]
-            section += table(["figure", "reference", "measured", "holds"], rows)
+            section += table(["figure", "reference", "measured", "verdict"], rows)
         for extra in result.get("tables", []):
             section += nodes.paragraph("", "", nodes.strong("", extra["title"]))
             section += table(extra["columns"], [[shown(cell) for cell in row] for row in extra["rows"]])
@@ -230,6 +230,8 @@ class Gallery(SphinxDirective):
         section += nodes.paragraph("", f"Reference: {result['reference']}")
         if result.get("budget"):
             section += nodes.paragraph("", spent(result))
+        if result.get("folder") and (fault := fault_of(result)):
+            section += nodes.paragraph("", f"This result: {fault}.")
         if result.get("command"):
             section += nodes.paragraph("", "Run it again: ", nodes.literal("", result["command"]))
         return section
@@ -244,17 +246,28 @@ class Gallery(SphinxDirective):
         return figure
 
 
+def fault_of(result: dict[str, Any]) -> str:
+    """What there is to say against a result."""
+    from weft.bench.claims import listed, since
+
+    claims = {claim.name: claim for claim in listed()}
+    name = result["name"]
+    return since(claims[name], result["folder"].parents[1]) if name in claims else ""
+
+
 def judged(figure: dict[str, Any]) -> str:
-    """Whether a figure holds; one without a bound is told, not judged."""
-    if figure["holds"] is None:
-        return "not run" if figure["measured"] is None else ""
-    return "yes" if figure["holds"] else "no"
+    """A figure's verdict; one without a bound is told, not judged."""
+    from weft.bench.claims import verdict_of
+
+    return verdict_of(figure) or ("not run" if figure["measured"] is None else "")
 
 
 def badge(result: dict[str, Any]) -> nodes.inline:
     """The verdict, by its word and a sign."""
     verdict = result["verdict"]
-    return nodes.inline("", SIGNS.get(verdict, verdict), classes=["verdict", verdict if verdict in SIGNS else "open"])
+    return nodes.inline(
+        "", SIGNS.get(verdict, verdict), classes=["verdict", verdict if verdict in ("holds", "fails") else "open"]
+    )
 
 
 def shown(value: Any) -> str:

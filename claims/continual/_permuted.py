@@ -12,6 +12,7 @@ from weft.bench.claims import Report
 from weft.data import mnist, permuted_mnist
 from weft.measures import average_accuracy, task_scores
 from weft.nets import MLP
+from weft.strategies import EWC
 
 # Dropout: of pixels, and of hidden units.
 QUICK = {
@@ -39,6 +40,14 @@ FULL = {
 SHORT = {**FULL, "epochs": 5}  # where many kinds are compared
 DRAW = 1  # of the permutations
 CHOOSING = 1000  # the seed of what is trained to choose by
+
+
+class Forgetful(EWC):
+    """A mutant: EWC whose Fisher information is nought."""
+
+    def measure(self, local: Any) -> Any:
+        squares, rows = super().measure(local)
+        return {name: 0 * values for name, values in squares.items()}, rows
 
 
 class Tasks:
@@ -99,6 +108,7 @@ def in_sequence(
         lines = []
         for t in report.each(range(setting.tasks), what):
             x, y, _ = data.rows("train", [t])
+            report.saw(x, y)
             net.partial_fit(x, y, classes=range(10), task=t)
             lines.append(task_scores(net, *measured[:2], task=measured[2]))
         count = len(sweep["random_state"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from _permuted import FULL, QUICK, Tasks, tuned
+from _permuted import FULL, QUICK, Forgetful, Tasks, tuned
 
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.measures import average_accuracy, forgetting
 from weft.strategies import ERM, EWC, L2Anchor
@@ -61,6 +62,7 @@ class PermutedMNIST(Claim):
             {"methods": ("plain", "EWC"), "dropout": (0.2, 0.5), "strengths": [30.0, 100.0]},
         ),
     }
+    mutant = Mutant(what="EWC that measures nothing", misses="EWC above plain", names={"EWC": Forgetful})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         stages = [SimpleNamespace(**{**vars(setting), **own}) for own in setting.stages]
@@ -77,8 +79,12 @@ class PermutedMNIST(Claim):
         """All methods on a number of tasks."""
         known = {"plain": (ERM(), []), "L2": (L2Anchor(), setting.anchors), "EWC": (EWC(), setting.strengths)}
         found = Learned({}, {}, {})
-        for name in setting.methods:
-            results = tuned(data, *known[name], setting, seeds, report, f"{setting.tasks} tasks, {name}")
+        whole = {name: f"{setting.tasks} tasks, {name}" for name in setting.methods}
+        works = {
+            f"{what}, all": partial(tuned, data, *known[name], setting, seeds, report, what)
+            for name, what in whole.items()
+        }
+        for name, results in zip(whole, report.parts(works).values(), strict=True):
             found.matrix[name], found.curves[name], found.chosen[name] = results
         return found
 

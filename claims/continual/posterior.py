@@ -9,7 +9,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of, median_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of, median_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, PINK, blank, note
 from weft.objectives import Regression
 from weft.strategies import EWC, Laplace
@@ -50,6 +50,12 @@ class Posterior(Claim):
     )
     quick = {"seeds": 3, "tasks": 3, "steps": 70}
     full = {"seeds": 16, "tasks": 4, "steps": 100}
+    mutant = Mutant(
+        what="EWC switched off",
+        misses="EWC's maximum to the joint one",
+        names={"EWC": altered(EWC, strength=0.0)},
+        setting={"seeds": 2},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(4)
@@ -59,7 +65,9 @@ class Posterior(Claim):
         }
         for what in ("maximum", "precision"):
             off = max(one[what] for one in pairs[0.0])
-            report.figure(f"EWC's {what} to the joint one, orthogonal columns", off, reference="0", most=1e-6)
+            report.figure(
+                f"EWC's {what} to the joint one, orthogonal columns", off, reference="0", most=1e-6, exact=True
+            )
 
         found: dict[str, list[tuple[float, ...]]] = {name: [] for name in KINDS}
         identity, spread, shift = [], [], []
@@ -76,22 +84,30 @@ class Posterior(Claim):
                     shift.append(moved.mean())
         for name in EXACT:
             mean, precision, _ = np.max(found[name], axis=0)
-            report.figure(f"{name}: mean off the joint posterior's", mean, reference="0", unit="sd", most=1e-6)
-            report.figure(f"{name}: precision off the joint posterior's", precision, reference="0", most=1e-6)
+            report.figure(
+                f"{name}: mean off the joint posterior's", mean, reference="0", unit="sd", most=1e-6, exact=True
+            )
+            report.figure(
+                f"{name}: precision off the joint posterior's", precision, reference="0", most=1e-6, exact=True
+            )
         for name in [name for name in KINDS if name not in EXACT]:
             mean, _, nats = (median_of(values) for values in np.transpose(found[name]))
             bound = {"reference": "> 0", "least": 0.1} if name == "diagonal" else {}
             report.figure(f"{name}: mean off the joint posterior's", mean, unit="sd", **bound)
             report.figure(f"{name}: divergence from the joint posterior", nats, unit="nats")
-        report.figure("log p(θ | D₁, D₂) by the identity, off", max(identity), reference="0", unit="nats", most=1e-6)
+        report.figure(
+            "log p(θ | D₁, D₂) by the identity, off", max(identity), reference="0", unit="nats", most=1e-6, exact=True
+        )
         report.figure("p(D₂) for p(D₂ | D₁): shift of log p(θ | D₁, D₂)", mean_of(shift), unit="nats", least=0.1)
-        report.figure("that shift's spread over θ", max(spread), reference="0: one maximum", unit="nats", most=1e-6)
+        report.figure(
+            "that shift's spread over θ", max(spread), reference="0: one maximum", unit="nats", most=1e-6, exact=True
+        )
 
         broken = {rho: [] for rho in SHARED}
         for seed in report.each(seeds, "noise that tasks share"):
             for rho in SHARED:
                 broken[rho].append(dependent(seed, rho, setting.steps, report))
-        for rho, bound in zip(SHARED, ({"most": 1e-6}, {}, {"least": 0.1}), strict=True):
+        for rho, bound in zip(SHARED, ({"most": 1e-6, "exact": True}, {}, {"least": 0.1}), strict=True):
             off = median_of(broken[rho]) if rho else max(broken[rho])
             name = f"noise of two tasks correlated by {rho:g}: mean off the joint posterior's"
             report.figure(name, off, reference="> 0" if rho else "0", unit="sd", **bound)
@@ -166,6 +182,7 @@ def carried(strategy: Any, tasks: list[Any], steps: int, report: Report) -> list
     path = []
     for k, (x, y) in enumerate(tasks):
         learner.set_params(steps=steps if y.any() else 1)  # the prior is learned already
+        report.saw(x, y)
         learner.partial_fit(x, y, task=k)
         run = learner.training_.runs[0][1]
         kept, whole = run.strategy[""], strategy.having(strength=1.0)  # its penalty is d^T precision d / 2

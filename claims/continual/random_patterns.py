@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Estimate, Report
+from weft.bench.claims import Claim, Estimate, Mutant, Report, altered
 from weft.bench.pictures import BLUE, GREEN, ORANGE, SOFT, note
 from weft.objectives import Regression
 from weft.strategies import EWC
@@ -43,12 +43,18 @@ class RandomPatterns(Claim):
     )
     quick = {"seeds": 1600, "synapses": 104}
     full = {"seeds": 800, "synapses": 1000}  # the paper has 400 units of 1,000 synapses
+    mutant = Mutant(
+        what="EWC half as strong",
+        misses="weft's EWC, off the closed form",
+        names={"EWC": altered(EWC, strength=0.5)},
+        setting={"seeds": 100, "synapses": 24},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(3)
         n = setting.synapses
         for name, off in trained(seeds[0], report).items():
-            report.figure(f"weft's {name}, off the closed form of each step", off, reference="0", most=1e-8)
+            report.figure(f"weft's {name}, off the closed form of each step", off, reference="0", most=1e-8, exact=True)
         rates = {"EWC": n / (n + np.arange(10 * n + 1)), "descent, rate 1": np.ones(10 * n + 1)}
         rates["descent, rate ½"] = rates["descent, rate 1"] / 2
         times = np.unique([*np.geomspace(2, 10 * n, TIMES).astype(int), n, 3 * n])
@@ -71,17 +77,26 @@ class RandomPatterns(Claim):
             expected = signal[0, times] / noise[0, times]
             error = np.sqrt((1 + expected**2 / 2) / len(seeds))  # of mean / standard deviation, for normal answers
             worst = max(worst, np.abs((snr[name][0] - expected) / error).max())
-        report.figure("measured ratios off the exact ones, in standard errors", worst, reference="0", most=4.5)
+        report.figure(
+            "measured ratios off the exact ones, in standard errors", worst, reference="0", most=4.5, exact=True
+        )
 
         sure = {name: retained(*truth[name]) for name in KINDS}
-        kept = {name: [asked(probes, t, r) for t, r in zip(times, recall[name], strict=True)] for name in KINDS}
+        once = np.ones((1, len(seeds)))
+        kept = {
+            name: [asked(probes, t, r, once)[0] for t, r in zip(times, recall[name], strict=True)] for name in KINDS
+        }
         for multiple in (1, 3):
             at = int(np.flatnonzero(times == multiple * n)[0])
+            shares = {name: 100 * asked(probes, times[at], recall[name][at], draws) for name in KINDS}
             for name in KINDS:
                 judged = multiple == 1 and name != "EWC"
+                # Both shares vary with the units: the bound's own part of that is put into the interval.
+                varied = shares[name] - judged * (shares["EWC"] - shares["EWC"][0])
+                low, high = np.quantile(varied[1:], [0.025, 0.975])
                 report.figure(
                     f"{name}: patterns retained after {multiple} times the capacity",
-                    100 * kept[name][at],
+                    Estimate(100 * kept[name][at], (float(low), float(high)), len(seeds)),
                     reference=f"{100 * sure[name][times[at]]:.0f} by the exact noise",
                     unit="%",
                     most=100 * kept["EWC"][at] - 10 if judged else None,
@@ -138,6 +153,7 @@ def trained(seed: int, report: Report) -> dict[str, float]:
             device="cpu",
         )
         w, off[name] = np.zeros(SMALL), 0.0
+        report.saw(x, y)
         for t in report.each(range(len(x)), f"weft's {name}"):
             learner.partial_fit(x[t : t + 1], y[t : t + 1], task=t)
             w = learned(w, x[t], y[t], 1.0 if strategy is None else SMALL / (SMALL + t))
@@ -204,10 +220,9 @@ def exponent(times: Any, ratios: Any, low: float, high: float) -> Estimate:
     return Estimate(float(slopes[0]), (float(below), float(above)), ratios.shape[1])
 
 
-def asked(probes: Any, time: int, recall: Any) -> float:
-    """The share of the probes seen so far whose ratio exceeds 1."""
-    seen = recall[probes <= time]
-    return float((seen.mean(1) > seen.std(1)).mean())
+def asked(probes: Any, time: int, recall: Any, weights: Any) -> Any:
+    """The share of the probes seen so far whose ratio exceeds 1, for each row of weights of the units."""
+    return (ratio(recall[probes <= time], weights) > 1).mean(1)
 
 
 def retained(signal: Any, noise: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from _permuted import QUICK, SHORT, Tasks, learner, tuned
 
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.measures import average_accuracy, task_scores
 from weft.strategies import ERM, Laplace
@@ -35,6 +36,12 @@ class RicherPosteriors(Claim):
     )
     quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "richer": [10.0, 30.0], "rank": 8}
     full = {"seeds": 3, **SHORT, "strengths": [3.0, 10.0, 30.0, 100.0], "richer": [3.0, 10.0, 30.0], "rank": 0}
+    mutant = Mutant(
+        what="a diagonal in the Kronecker factors' place",
+        misses="Kronecker above diagonal",
+        names={"Laplace": altered(Laplace, curvature="diagonal")},
+        setting={"seeds": 4, "rank": 0},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         data = Tasks(setting)
@@ -46,8 +53,11 @@ class RicherPosteriors(Claim):
             forms["low rank"] = (Laplace(curvature="low_rank", rank=setting.rank), setting.richer)
         report.plan(2 * len(forms) + 1)
         found, chosen = {}, {}
-        for name, (strategy, strengths) in forms.items():
-            found[name], _, chosen[name] = tuned(data, strategy, strengths, setting, seeds, report, name)
+        works = {
+            f"{name}, all": partial(tuned, data, *form, setting, seeds, report, name) for name, form in forms.items()
+        }
+        for name, results in zip(forms, report.parts(works).values(), strict=True):
+            found[name], _, chosen[name] = results
         joint = at_once(data, setting, seeds, report)
         average = {name: 100 * average_accuracy(matrix) for name, matrix in found.items()}
         gain = mean_of(average["Kronecker"] - average["diagonal"])

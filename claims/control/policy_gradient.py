@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.core.random import key_of, unit
 from weft.data import CartPole, FiniteMDP
@@ -42,12 +42,22 @@ class PolicyGradient(Claim):
     )
     quick = {"seeds": 2, "processes": 5, "batches": 256, "steps": 30}
     full = {"seeds": 5, "processes": 10, "batches": 1024, "steps": 50}
+    mutant = Mutant(
+        what="later steps' gradients not discounted, as is usual",
+        misses="expected against exact gradient",
+        names={"REINFORCE": altered(REINFORCE, exact=False)},
+        setting={"processes": 2, "batches": 16, "steps": 2},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(3)
         exact = [gap(seed) for seed in report.each(range(setting.processes), "all trajectories")]
         report.figure(
-            f"expected against exact gradient, worst of {len(exact)} processes", max(exact), reference="0", most=1e-9
+            f"expected against exact gradient, worst of {len(exact)} processes",
+            max(exact),
+            reference="0",
+            most=1e-9,
+            exact=True,
         )
         counts, errors = None, {}
         for baseline in report.each(("none", "time"), "sampled trajectories"):

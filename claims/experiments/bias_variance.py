@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft import Learner
-from weft.bench.claims import Claim, Report, mean_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.objectives import LeastSquares
 
@@ -54,6 +54,12 @@ class BiasVariance(Claim):
     )
     quick = {"seeds": 3, "sets": 1000, "rows": 40, "penalties": 13}
     full = {"seeds": 10, "sets": 20_000, "rows": 40, "penalties": 25}
+    mutant = Mutant(
+        what="a penalty of 1, whatever is asked for",
+        misses="variance: furthest",
+        names={"LeastSquares": altered(LeastSquares, ridge=1.0)},
+        setting={"seeds": 2},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         penalties = [0.0, *np.geomspace(0.03, 1000, setting.penalties - 1)]
@@ -64,7 +70,7 @@ class BiasVariance(Claim):
         off = np.abs(value - exact) / error
         for i, name in enumerate(("squared bias", "variance", "squared error")):
             worst = f"{name}: furthest from the closed form, in standard errors"
-            report.figure(worst, off[..., i].max(), reference="0", most=4.0)
+            report.figure(worst, off[..., i].max(), reference="0", most=4.0, exact=True)
         report.figure("least squares' squared bias", mean_of(value[:, 0, 0]), reference="0", near=0.0, within=0.01)
         best = int(exact[..., 2].mean(0).argmin())
         gain = value[:, 0, 2] - value[:, best, 2]

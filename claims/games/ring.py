@@ -5,15 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, median_of, share_of
+from weft.bench.claims import Claim, Mutant, Report, median_of, share_of
 from weft.bench.pictures import BLUE, GREEN, ORANGE, blank
 from weft.data import mode_coverage, ring
 from weft.objectives import GAN
 
 SIGMA = 0.05  # five times PacGAN's, which takes longer than minutes to learn
 SHOWN = 400  # samples in a picture
+
+
+class Mute(GAN):
+    """A mutant: whatever is drawn, the generator is given nought."""
+
+    def build(self, spec: Any) -> None:
+        super().build(spec)
+        self.generator = torch.nn.Sequential(Nought(), self.generator)
+
+
+class Nought(torch.nn.Module):
+    """Noughts of the shape given."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return 0 * z
 
 
 class Ring(Claim):
@@ -35,6 +51,7 @@ class Ring(Claim):
     )
     quick = {"seeds": 4, "steps": 1000, "schedule": "constant", "momentum": None, "good": 50.0}
     full = {"seeds": 8, "steps": 4000, "schedule": "linear", "momentum": 0.5, "good": 90.0}
+    mutant = Mutant(what="a generator that sees no noise", misses="modes found", names={"GAN": Mute})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(1 if setting.momentum is None else 2)

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of, mean_over
+from weft.bench.claims import Claim, Mutant, Report, mean_of, mean_over
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, SOFT, blank, note, ramp
 from weft.core.strategy import Strategy
 from weft.core.weave import weave
@@ -142,6 +142,7 @@ class ColouredMNIST(Claim):
         "searched_width": 256,
         "refits": 3,
     }
+    mutant = Mutant(what="ERM in IRM's place", misses="IRM, test", names={"IRM": lambda **_: ERM()})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         whole = setting.scale == "full"
@@ -164,9 +165,8 @@ class ColouredMNIST(Claim):
             kept = ("step", "accuracy", "valid_accuracy") if name in ("ERM", "IRM") else ()
             return rows[0].mean(1), rows[1].astype(np.int8), {key: net.history_[key] for key in kept}
 
-        for name in names:
-            train, test, curves[name] = report.part(name, partial(published, name))
-            found[name] = train, test.astype(float)
+        for name, (train, test, curve) in report.parts({name: partial(published, name) for name in names}).items():
+            found[name], curves[name] = (train, test.astype(float)), curve
         means = {}
         for name, (train, test) in found.items():  # two restarts tell no interval: at the quick scale one mean
             means[name] = (mean_of(train if whole else train.mean()), mean_over(test))
@@ -218,9 +218,10 @@ class ColouredMNIST(Claim):
             tables = np.stack([right(net, *take(test, ~half)[:2]) for net in nets]).reshape(3, setting.refits, -1)
             return {rule: float(scores[rule][k]) for rule, k in best.items()}, best, tables.astype(np.int8)
 
-        for number, name in enumerate(SEARCH):
-            trials = draws(name, setting.trials, np.random.default_rng([DRAW, number]))
-            score, best, tables = report.part(f"choosing for {name}", partial(searched, name, trials))
+        tried = {n: draws(n, setting.trials, np.random.default_rng([DRAW, k])) for k, n in enumerate(SEARCH)}
+        works = {f"choosing for {name}": partial(searched, name, trials) for name, trials in tried.items()}
+        for (name, trials), results in zip(tried.items(), report.parts(works).values(), strict=True):
+            score, best, tables = results
             chosen[name] = dict(zip(RULES, tables.astype(float), strict=True))
             for rule, k in best.items():
                 names = {key.rpartition("__")[2]: value for key, value in trials[k].items() if key != "random_state"}

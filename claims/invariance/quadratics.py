@@ -11,7 +11,7 @@ import torch
 from scipy.linalg import sqrtm
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, mean_of, median_of, share_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of, median_of, share_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, PINK, SOFT, note
 from weft.measures import consistency, learner_consistency, quadratic_consistency
 from weft.objectives import Regression
@@ -46,13 +46,19 @@ class Quadratics(Claim):
     )
     quick = {"seeds": 4, "search": 100, "draws": 2_000, "starts": 100}
     full = {"seeds": 32, "search": 200, "draws": 50_000, "starts": 1_000}
+    mutant = Mutant(
+        what="the arithmetic mean in the geometric one's place",
+        misses="are to 90 %: geometric mean",
+        names={"MEANS": {"arithmetic": ERM(), "geometric": ERM()}},
+        setting={"seeds": 2, "search": 10, "draws": 100, "starts": 10},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2)
         self.hessians(setting, seeds, report)
         runs = [self.speeds(np.random.default_rng([seed, 1]), report) for seed in report.each(seeds, "training")]
         off = [np.abs(one[name, "sgd"][-1] - one[name, "exact"]).max() for one in runs for name in MEANS]
-        report.figure("SGD by either mean, off its closed form", max(off), reference="0", most=1e-9)
+        report.figure("SGD by either mean, off its closed form", max(off), reference="0", most=1e-9, exact=True)
         for name, bound in (("arithmetic", {"near": 90.0, "within": 0.5}), ("geometric", {"most": 75.0})):
             learned = mean_of([100 * one[name, "sgd"][-1][one["ratio"] > 10].mean() for one in runs])
             what = "learned of directions whose curvatures differ tenfold, while others are to 90 %"
@@ -109,15 +115,21 @@ class Quadratics(Claim):
         x, y, environment = rows(curved)
         found = learner_consistency(learner, x, y, environment=environment, epsilon=EPSILON, steps=setting.search)
         missed.append(1 - found.value / quadratic_consistency(curved, epsilon=EPSILON))
-        report.figure("inconsistency that the search misses", max(missed), reference="0", most=1e-3)
-        report.figure("inconsistency that it finds beyond the closed form", -min(missed), reference="0", most=1e-6)
-        report.figure("geometric mean of Hessians: off the root of theirs", max(centre), reference="0", most=1e-9)
+        report.figure("inconsistency that the search misses", max(missed), reference="0", most=1e-3, exact=True)
+        report.figure(
+            "inconsistency that it finds beyond the closed form", -min(missed), reference="0", most=1e-6, exact=True
+        )
+        report.figure(
+            "geometric mean of Hessians: off the root of theirs", max(centre), reference="0", most=1e-9, exact=True
+        )
         multiple = "arithmetic mean of Hessians: inconsistency as a multiple of the geometric mean's"
         report.figure(multiple, median_of(gain), reference="> 1 in every draw", holds=min(gain) > 1)
         a, b = 10 ** rng.uniform(-1, 1, (2, setting.draws, 4))
         b = np.where(np.arange(4) < rng.integers(1, 5, (setting.draws, 1)), b, a)  # they differ in one to four
         times = np.maximum(a / b, b / a).max(1) / ((a + b) ** 2 / (4 * a * b)).prod(1)
-        report.figure("proposition 3: inconsistency / (ε (det H₊ / det H∧)²)", times.max(), reference="≤ 2", most=4.0)
+        report.figure(
+            "proposition 3: inconsistency / (ε (det H₊ / det H∧)²)", times.max(), reference="≤ 2", most=4.0, exact=True
+        )
         report.figure("draws beyond its constant 2", share_of(times > 2), reference="0", unit="%")
 
     def speeds(self, rng: Any, report: Report) -> dict[Any, Any]:
@@ -138,8 +150,10 @@ class Quadratics(Claim):
         kinds = (*MEANS.values(), GeometricMean(threshold=0.5), GeometricMean(fallback=True), ANDMask(rescale=False),
                  ANDMask(threshold=0.5, rescale=False))  # fmt: skip
         ends = [descend(curved, kind, "sgd", 300, report)[0][-1] for kind in kinds]
-        report.figure("one zero gradient: how far the geometric mean goes", ends[1][1], reference="0", most=0.0)
-        report.figure("with its fallback: distance left", abs(ends[3][1] - 1), reference="0", most=1e-6)
+        report.figure(
+            "one zero gradient: how far the geometric mean goes", ends[1][1], reference="0", most=0.0, exact=True
+        )
+        report.figure("with its fallback: distance left", abs(ends[3][1] - 1), reference="0", most=1e-6, exact=True)
         title = "Where 300 steps of SGD end, of 1, when one of four environments is flat in the second direction"
         report.table(title, ["by", "first", "second"], [[k, *e.round(6)] for k, e in zip(kinds, ends, strict=True)])
 
@@ -154,7 +168,9 @@ class Quadratics(Claim):
                 off = torch.stack([(m / exact - 1).abs() for m in (combined(GeometricMean(), g), g.prod(0) ** (1 / d))])
                 worst[:, j] = np.maximum(worst[:, j], off.amax(1).numpy())
                 lost[i, j] = 100 * (off[1] > 0.01).double().mean()
-        report.figure("log domain: largest relative error", worst[0].max(), reference="rounding", most=5.5e-6)
+        report.figure(
+            "log domain: largest relative error", worst[0].max(), reference="rounding", most=5.5e-6, exact=True
+        )
         report.figure("plain product, 8 environments: largest relative error", worst[1, COUNTS.index(8)])
         for d, bound in ((16, {}), (32, {"least": 99.0})):
             share = mean_of(lost[:, COUNTS.index(d)])
@@ -196,6 +212,7 @@ def descend(curved: Any, strategy: Any, rule: str, steps: int, report: Report) -
         device="cpu",
         callbacks=[lambda _: seen.append(learner.predict(np.eye(x.shape[1])))],
     )
+    report.saw(x, y, environment)
     learner.fit(x, y, environment=environment)
     report.spend(trainings=1, steps=steps)
     return np.stack(seen), learner

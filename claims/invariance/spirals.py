@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 
 from weft import Learner, Optimizer
-from weft.bench.claims import Claim, Report, median_of, share_of
-from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, blank, note, ramp
+from weft.bench.claims import Claim, Mutant, Report, dots, least_losses, median_of, plane, scores_of, searched, share_of
+from weft.bench.pictures import GREEN, INK
 from weft.data import spirals, spirals_test
 from weft.data.two_spirals import PRESETS
 from weft.nets import MLP
@@ -86,45 +86,32 @@ class Spirals(Claim):
         "reach": 97.0,
     }
     first_seed = 100
+    mutant = Mutant(
+        what="no mask", misses="AND-mask, median", names={"METHODS": {**METHODS, "AND-mask": (ERM(), {}, {})}}
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(len(setting.presets) * len(setting.methods) * (setting.shapes + 1) + 2 * len(setting.environments))
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for preset, name in itertools.product(setting.presets, setting.methods):
-            found[preset, name] = self.tuned(preset, name, setting, seeds, report)
+        keys = list(itertools.product(setting.presets, setting.methods))
+        works = {f"{preset}: {name}": partial(tuned, preset, name, setting, seeds, report) for preset, name in keys}
+        found = dict(zip(keys, report.parts(works).values(), strict=True))
         for preset in setting.presets:
             self.tell(preset, {name: found[preset, name] for name in setting.methods}, setting, report)
-        many = {count: self.many(count, setting, seeds, report) for count in setting.environments}
+        counts = {
+            f"ERM from {n} environments": partial(of_many, n, setting, seeds, report) for n in setting.environments
+        }
+        many = dict(zip(setting.environments, report.parts(counts).values(), strict=True))
         if many:
-            solved = [count for count, a in many.items() if np.median(a) >= SOLVED]
-            report.figure(
-                "ERM, environments at which the median first passes 90 %",
-                min(solved, default=float("inf")),
-                reference="1,024",
-                least=300,
-                most=4096,
-            )
+            passed = np.stack(list(many.values())) >= SOLVED
+            first = np.where(passed.any(0), np.array(list(many))[passed.argmax(0)], np.inf)
+            name = "ERM, environments at which the median first passes 90 %"
+            report.figure(name, median_of(first), reference="1,024", least=300, most=4096)
             report.table(
                 "ERM's test accuracy in %, by the number of environments (paper's setting)",
                 ["environments", "median", "worst", "best"],
                 [[count, *(round(float(f(a)), 1) for f in (np.median, np.min, np.max))] for count, a in many.items()],
             )
-        preset = setting.presets[0]
-        with report.picture(
-            "spirals",
-            alt="Left: ERM's regions ignore the two spirals. Middle: the AND-mask's regions follow them. Right: "
-            "accuracy without shortcuts of every seed by method; only the AND-mask's are high.",
-            caption="What each net believes where the shortcuts are noise (the middle one of the seeds), and the test "
-            "accuracy of every seed, each method at its best setting.",
-            panels=3,
-            size=(11.6, 4.0),
-        ) as (left, centre, right):
-            for ax, name in ((left, "ERM"), (centre, "AND-mask")):
-                one = found[preset, name]
-                middle = int(np.argsort(one["accuracy"])[(len(seeds) - 1) // 2])
-                regions(ax, one["learner"].replica(middle), preset)
-                ax.set_title(f"{name}: {one['accuracy'][middle]:.0f} % right")
-            dots(right, {name: found[preset, name]["accuracy"] for name in setting.methods})
+        self.draw({name: found[setting.presets[0], name] for name in setting.methods}, setting.presets[0], report)
         if many:
             with report.picture(
                 "environments",
@@ -138,54 +125,6 @@ class Spirals(Claim):
                 ax.set_xticks(list(many), [f"{count:,}" for count in many])
                 ax.set_title("ERM")
 
-    def tuned(self, preset: str, name: str, setting: Any, seeds: list[int], report: Report) -> dict[str, Any]:
-        """A method at the setting whose held-out loss is best (over two seeds of its own), trained with every seed."""
-        best = SMALL, {"optimizer__lr": setting.rates[0]}
-        if setting.shapes:
-            grid = {"optimizer__lr": tuple(setting.rates), **METHODS[name][2]}
-            # What an objective computes is one thing for all replicas at once; everything else may differ.
-            outer = {key: grid.pop(key) for key in list(grid) if key.startswith("objective__")}
-            points, judged, choices = combinations(grid), [], []
-            lists = {key: [point[key] for point in points for _ in TUNING] for key in grid}
-            lists["random_state"] = [*TUNING] * len(points)
-            for shape, fixed in itertools.product(SHAPES[: setting.shapes], combinations(outer)):
-                learner = make(preset, name, shape, setting, replicas=lists).set_params(**fixed)
-                self.fit(learner, preset, f"{preset}: tuning {name}", report)
-                loss = np.array([least_loss(learner, k) for k in range(len(points) * len(TUNING))])
-                judged += loss.reshape(-1, len(TUNING)).mean(1).tolist()
-                choices += [(shape, {**point, **fixed}) for point in points]
-            best = choices[int(np.argmin(judged))]
-        shape, point = best
-        learner = make(preset, name, shape, setting, replicas={"random_state": seeds}).set_params(**point)
-        self.fit(learner, preset, f"{preset}: {name}", report)
-        test = spirals_test(preset=preset, random_state=DRAW)
-        accuracy = np.array([100 * score(learner, k, test) for k in range(len(seeds))])
-        x, y, _ = spirals(preset=preset, random_state=DRAW)
-        inside = np.array([100 * score(learner, k, (x, y)) for k in range(len(seeds))])
-        return {"learner": learner, "accuracy": accuracy, "inside": inside, "setting": {**shape, **point}}
-
-    def fit(self, learner: Learner, preset: str, what: str, report: Report) -> None:
-        x, y, environment = spirals(preset=preset, random_state=DRAW)
-        strategy, objective = learner.settings().strategy, learner.objective
-        uses = strategy.sight.grouped or isinstance(objective, DANN)
-        report.fit(learner, x, y, what=what, **({"environment": environment} if uses else {}))
-
-    def many(self, count: int, setting: Any, seeds: list[int], report: Report) -> Any:
-        """ERM from so many environments, of as many rows and steps as in the paper's setting; the best of two rates."""
-        given = PRESETS["paper"]
-        rows = max(given.rows * given.environments // count, 64)
-        x, y, _ = spirals(rows, **{**size("paper"), "environments": count}, random_state=DRAW)
-        best, found = np.inf, np.zeros(0)
-        for rate in (1e-3, 1e-2):
-            learner = make("paper", "ERM", SHAPES[0], setting, replicas={"random_state": seeds})
-            learner.set_params(optimizer__lr=rate, steps=2 * learner.steps)
-            report.fit(learner, x, y, what=f"ERM from {count} environments")
-            loss = float(np.mean([least_loss(learner, k) for k in range(len(seeds))]))
-            if loss < best:
-                test = spirals_test(preset="paper", random_state=DRAW)
-                best, found = loss, np.array([100 * score(learner, k, test) for k in range(len(seeds))])
-        return found
-
     def tell(self, preset: str, found: dict[str, dict[str, Any]], setting: Any, report: Report) -> None:
         title = {"paper": "the paper's setting", "code": "the released code's setting"}.get(preset, "a small setting")
         for name, one in found.items():
@@ -196,26 +135,74 @@ class Spirals(Claim):
             if name == "AND-mask":
                 share = share_of(one["accuracy"] > SOLVED)
                 report.figure(f"AND-mask, seeds above {SOLVED:.0f} % in {title}", share, unit="%")
+        rows = []
+        for name, one in found.items():
+            medians = (np.median(one["inside"]), np.median(one["accuracy"]), np.max(one["accuracy"]))
+            solved = f"{int((one['accuracy'] > SOLVED).sum())} of {len(one['accuracy'])}"
+            told = ", ".join(f"{key.split('__')[-1]} {v}" for key, v in one["setting"].items())
+            rows.append([name, *(round(float(v), 1) for v in medians), solved, told])
+        columns = ["method", "training", "test", "best seed", "solved", "setting"]
         report.table(
-            f"Accuracy in %, medians, in {title}: all learn the environments they are trained in",
-            ["method", "training", "test", "best seed", "solved", "setting"],
-            [
-                [
-                    name,
-                    round(float(np.median(one["inside"])), 1),
-                    round(float(np.median(one["accuracy"])), 1),
-                    round(float(np.max(one["accuracy"])), 1),
-                    f"{int((one['accuracy'] > SOLVED).sum())} of {len(one['accuracy'])}",
-                    ", ".join(f"{key.split('__')[-1]} {v}" for key, v in one["setting"].items()),
-                ]
-                for name, one in found.items()
-            ],
+            f"Accuracy in %, medians, in {title}: all learn the environments they are trained in", columns, rows
         )
 
+    def draw(self, found: dict[str, dict[str, Any]], preset: str, report: Report) -> None:
+        x, y, _ = spirals(preset=preset, random_state=DRAW)
+        with report.picture(
+            "spirals",
+            alt="Left: ERM's regions ignore the two spirals. Middle: the AND-mask's regions follow them. Right: "
+            "accuracy without shortcuts of every seed by method; only the AND-mask's are high.",
+            caption="What each net believes where the shortcuts are noise (the middle one of the seeds), and the test "
+            "accuracy of every seed, each method at its best setting.",
+            panels=3,
+            size=(11.6, 4.0),
+        ) as (left, centre, right):
+            for ax, name in ((left, "ERM"), (centre, "AND-mask")):
+                plane(ax, found[name]["regions"], edge_of(x), x, y)
+                ax.set_title(f"{name}: {found[name]['accuracy'][middle_of(found[name]['accuracy'])]:.0f} % right")
+            dots(right, {name: one["accuracy"] for name, one in found.items()}, {"AND-mask": GREEN}, chance=50)
+            right.set(xlim=(38, 102), xlabel="test accuracy in %")
 
-def combinations(grid: dict[str, tuple[float, ...]]) -> list[dict[str, float]]:
-    """Every combination of a grid's values."""
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+def tuned(preset: str, name: str, setting: Any, seeds: list[int], report: Report) -> dict[str, Any]:
+    """A method at the setting whose held-out loss is best (over two seeds of its own), trained with every seed."""
+    x, y, environment = spirals(preset=preset, random_state=DRAW)
+
+    def train(learner: Learner, what: str = f"{preset}: tuning {name}") -> None:
+        uses = learner.settings().strategy.sight.grouped or isinstance(learner.objective, DANN)
+        report.fit(learner, x, y, what=what, **({"environment": environment} if uses else {}))
+
+    shape, point = SMALL, {"optimizer__lr": setting.rates[0]}
+    if setting.shapes:
+        grid = {"optimizer__lr": tuple(setting.rates), **METHODS[name][2]}
+        tried = []
+        for one in SHAPES[: setting.shapes]:
+            loss, best = searched(lambda lists, s=one: make(preset, name, s, setting, lists), train, grid, TUNING)
+            tried.append((loss, one, best))
+        _, shape, point = min(tried, key=lambda t: t[0])
+    learner = make(preset, name, shape, setting, {"random_state": seeds}).set_params(**point)
+    train(learner, f"{preset}: {name}")
+    accuracy = scores_of(learner, *spirals_test(preset=preset, random_state=DRAW), lost=50)
+    found = {"accuracy": accuracy, "inside": scores_of(learner, x, y, lost=50), "setting": {**shape, **point}}
+    if name in ("ERM", "AND-mask"):
+        found["regions"] = regions(learner.replica(middle_of(accuracy)), preset, edge_of(x))
+    return found
+
+
+def of_many(count: int, setting: Any, seeds: list[int], report: Report) -> Any:
+    """ERM from so many environments, of as many rows and steps as in the paper's setting; the best of two rates."""
+    given = PRESETS["paper"]
+    rows = max(given.rows * given.environments // count, 64)
+    x, y, _ = spirals(rows, **{**size("paper"), "environments": count}, random_state=DRAW)
+    best, found = np.inf, np.zeros(0)
+    for rate in (1e-3, 1e-2):
+        learner = make("paper", "ERM", SHAPES[0], setting, {"random_state": seeds})
+        learner.set_params(optimizer__lr=rate, steps=2 * learner.steps)
+        report.fit(learner, x, y, what=f"ERM from {count} environments")
+        loss = float(least_losses(learner).mean())
+        if loss < best:
+            best, found = loss, scores_of(learner, *spirals_test(preset="paper", random_state=DRAW), lost=50)
+    return found
 
 
 def size(preset: str) -> dict[str, Any]:
@@ -223,13 +210,8 @@ def size(preset: str) -> dict[str, Any]:
     return {key: getattr(PRESETS[preset], key) for key in ("environments", "shortcuts", "scale")}
 
 
-def held_out(preset: str) -> tuple[Any, Any]:
-    """Rows of 64 environments that nobody trains on."""
-    return spirals(32, **{**size(preset), "environments": 64}, random_state=DRAW + 1)[:2]
-
-
-def make(preset: str, name: str, shape: dict[str, Any], setting: Any, **settings: Any) -> Learner:
-    """An untrained learner of a method."""
+def make(preset: str, name: str, shape: dict[str, Any], setting: Any, replicas: dict[str, Any]) -> Learner:
+    """An untrained learner of a method; rows of 64 environments that nobody trains on are held out."""
     given = PRESETS[preset]
     strategy, change, _ = METHODS[name]
 
@@ -239,7 +221,6 @@ def make(preset: str, name: str, shape: dict[str, Any], setting: Any, **settings
 
     objective: Any = Classification(net)
     batch, epochs = shape["batch"], given.epochs or 0
-    grouped = strategy.sight.grouped
     momentum = {"momentum": 0.9} if shape["optimizer"] == "sgd" else {}
     decay = 0.0 if name in ("ERM", "L1", "L2") else given.decay or 1e-3
     return Learner(
@@ -248,64 +229,30 @@ def make(preset: str, name: str, shape: dict[str, Any], setting: Any, **settings
         optimizer=Optimizer(shape["optimizer"], weight_decay=decay, **momentum),  # acts after the mask
         schedule=lambda t: 0.1 ** sum(t >= drop for drop in given.drops or (0.75,)),
         steps=setting.steps or epochs * given.rows // batch,
-        batch_size=batch if batch is None or grouped else batch * given.environments,
-        validation=held_out(preset),
+        batch_size=batch if batch is None or strategy.sight.grouped else batch * given.environments,
+        validation=spirals(32, **{**size(preset), "environments": 64}, random_state=DRAW + 1)[:2],
         patience=10_000,  # to the end; then the parameters of the least held-out loss are put back
         memory=2**33,
-        **settings,
+        replicas=replicas,
     )
 
 
-def score(learner: Learner, k: int, rows: tuple[Any, Any]) -> float:
-    """A replica's accuracy; chance where it has diverged."""
-    try:
-        return float(learner.replica(k).score(*rows))
-    except NotFittedError:
-        return 0.5
+def middle_of(accuracy: Any) -> int:
+    """The seed in the middle."""
+    return int(np.argsort(accuracy)[(len(accuracy) - 1) // 2])
 
 
-def least_loss(learner: Learner, k: int) -> float:
-    """A replica's least loss on the environments held out."""
-    name = f"valid_{learner.objective.progress[0]}"
-    losses = np.array([record[name][k] for record in learner.history_])
-    return float(np.nanmin(losses)) if np.isfinite(losses).any() else float("inf")
+def edge_of(x: Any) -> float:
+    """Half of the side of the square that is drawn."""
+    return 1.06 * float(np.abs(x[:, :2]).max())
 
 
-def regions(ax: Any, net: Any, preset: str, resolution: int = 120, draws: int = 16) -> None:
-    """The probability of label 1 over the plane, averaged over shortcut noise, and some training rows."""
-    x, y, _ = spirals(preset=preset, random_state=DRAW)
-    given = PRESETS[preset]
-    edge = 1.06 * float(np.abs(x[:, :2]).max())
-    line = np.linspace(-edge, edge, resolution)
+def regions(net: Any, preset: str, edge: float, resolution: int = 120, draws: int = 16) -> Any:
+    """The probability of label 1 over the plane, averaged over shortcut noise."""
+    given, line = PRESETS[preset], np.linspace(-edge, edge, resolution)
     grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
     total = np.zeros(len(grid))
     for noise in given.scale * np.random.default_rng(0).standard_normal((draws, given.shortcuts)):
         rows = np.concatenate([grid, np.broadcast_to(noise, (len(grid), given.shortcuts))], axis=1)
         total += net.predict_proba(rows.astype(np.float32))[:, 1] / draws
-    ax.imshow(
-        total.reshape(resolution, resolution),
-        origin="lower",
-        extent=(-edge, edge, -edge, edge),
-        cmap=ramp(BLUE, "#8d939c", ORANGE),
-        vmin=0,
-        vmax=1,
-        alpha=0.38,
-        interpolation="bilinear",
-    )
-    for label, colour in ((0, BLUE), (1, ORANGE)):
-        rows = x[y == label][:200]
-        ax.scatter(rows[:, 0], rows[:, 1], s=6, color=colour, linewidth=0)
-    blank(ax)
-
-
-def dots(ax: Any, accuracy: dict[str, Any]) -> None:
-    """Every seed's accuracy, method by method."""
-    random = np.random.default_rng(0)
-    for i, (name, a) in enumerate(accuracy.items()):
-        colour = GREEN if name == "AND-mask" else INK
-        ax.plot(a, i + random.uniform(-0.18, 0.18, len(a)), "o", color=colour, alpha=0.55, markersize=4.5)
-        ax.plot([np.median(a)] * 2, [i - 0.32, i + 0.32], color=colour)
-    ax.set(xlim=(38, 102), ylim=(len(accuracy) - 0.5, -0.5), xlabel="test accuracy in %")
-    ax.set_yticks(range(len(accuracy)), list(accuracy))
-    ax.axvline(50, color=INK, linewidth=0.8, linestyle=":")
-    note(ax, 49, len(accuracy) - 0.6, "chance", INK, ha="right")
+    return total.reshape(resolution, resolution)

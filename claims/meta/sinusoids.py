@@ -9,7 +9,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from weft import Learner
-from weft.bench.claims import Claim, Report, mean_over
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_over
 from weft.bench.pictures import GREEN, INK, ORANGE, note
 from weft.core.random import key_of
 from weft.data import sinusoids
@@ -44,6 +44,12 @@ class Sinusoids(Claim):
     )
     quick = {"seeds": 2, "steps": 1500, "tasks": 300}
     full = {"seeds": 3, "steps": 15_000, "tasks": 1000}
+    mutant = Mutant(
+        what="no inner step: MAML is pretraining",
+        misses="MAML's error as a share",
+        names={"MAML": altered(MAML, inner_steps=0)},
+        setting={"tasks": 100},
+    )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2)

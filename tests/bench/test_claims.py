@@ -1,6 +1,7 @@
 """The runner of claims: what a file must say, how figures are judged, what is written, what the commands do."""
 
 import json
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -16,18 +17,26 @@ from typer.testing import CliRunner
 from weft.bench.claims import (
     Claim,
     Report,
+    anew,
+    caught,
     claims_folder,
+    judge,
     last,
+    least_losses,
     listed,
     load,
     mean_of,
     mean_over,
     median_of,
     reproduce,
+    scores_of,
+    searched,
     share_of,
+    verdict_of,
 )
 from weft.bench.pictures import canvas, svg
 from weft.commands.claims import register
+from weft.report.digests import BY_HAND, EARLIER, standing
 
 COIN = """
 import numpy as np
@@ -136,45 +145,96 @@ def test_one_replica_has_no_interval():
 
 
 @pytest.mark.parametrize(
-    ("bounds", "holds"),
+    ("bounds", "verdict"),
     [
-        ({"least": 1.0}, True),
-        ({"least": 2.1}, False),
-        ({"most": 2.0}, True),
-        ({"most": 1.9}, False),
-        ({"near": 2.5, "within": 0.5}, True),
-        ({"near": 2.5, "within": 0.4}, False),
-        ({"least": 1.0, "most": 1.5}, False),
-        ({"least": 1.0, "holds": False}, False),
-        ({"holds": True}, True),
+        ({"least": 1.5}, "holds"),
+        ({"least": 1.6}, "not settled"),
+        ({"least": 2.4}, "not settled"),
+        ({"least": 2.6}, "fails"),
+        ({"most": 2.5}, "holds"),
+        ({"most": 2.4}, "not settled"),
+        ({"most": 1.4}, "fails"),
+        ({"near": 2.0, "within": 0.5}, "holds"),
+        ({"near": 2.5, "within": 0.5}, "not settled"),
+        ({"near": 3.5, "within": 0.5}, "fails"),
+        ({"near": 0.5, "within": 0.5}, "fails"),
+        ({"near": 2.0, "within": 0.5, "least": 1.75}, "not settled"),
+        ({"least": 1.0, "most": 1.25}, "fails"),
+        ({"least": 1.0, "most": 3.0}, "holds"),
+        ({"holds": True}, "holds"),
+        ({"holds": False}, "fails"),
         ({}, None),
     ],
 )
-def test_a_figure_is_judged_by_its_bounds(bounds, holds):
+def test_a_figure_is_judged_by_the_bound_of_its_interval(bounds, verdict):
     report = Report()
-    report.figure("two", 2.0, **bounds)
-    assert report.figures[0]["holds"] is holds
-    expected = {True: "holds", False: "fails", None: "not run at this scale"}
-    assert report.verdict()[0] == expected[holds]
+    report.figure("two", 2.0, interval=(1.5, 2.5), **bounds)
+    assert report.figures[0]["verdict"] == verdict
+    assert report.verdict()[0] == (verdict or "not run at this scale")
+    assert anew(report.figures[0]) == report.figures[0]
+
+
+def test_a_number_without_an_interval_is_judged_only_where_it_is_called_exact():
+    report = Report()
+    with pytest.raises(ValueError, match="expected an interval for the figure 'two', which is judged, got the number"):
+        report.figure("two", 2.0, least=1.0)
+    with pytest.raises(ValueError, match="expected no interval beside the exact figure"):
+        report.figure("two", 2.0, interval=(1.0, 3.0), least=1.0, exact=True)
+    report.figure("two", 2.0, least=2.0, exact=True)
+    report.figure("two", 2.0, least=2.1, exact=True)
+    report.figure("one seed", mean_of([2.0]), least=1.0)
+    report.figure("told", 2.0)
+    assert [f["verdict"] for f in report.figures] == ["holds", "fails", "not settled", None]
+    assert [f["exact"] for f in report.figures] == [True, True, False, False]
+
+
+def test_a_figure_keeps_every_score_and_is_judged_anew_by_them():
+    report = Report()
+    scores = [1.0, 2.0, 3.0, 4.0]
+    for estimate in (mean_of, median_of):
+        report.figure(estimate.__name__, estimate(scores), least=1.5)
+    report.figure("share", share_of([True, False, True]), unit="%", most=10)
+    report.figure("table", mean_over([[1.0, 2.0], [3.0, 4.0]]), least=0)
+    found = report.figures
+    assert [f["scores"] for f in found] == [scores, scores, [1.0, 0.0, 1.0], [1.5, 3.5]]
+    assert [f["by"] for f in found] == ["mean_of", "median_of", "share_of", ""]
+    for figure in found:
+        assert anew(figure) == figure
+        assert anew({**figure, "interval": None, "verdict": "holds", "measured": 0.0})["measured"] == (
+            figure["measured"] if figure["by"] else 0.0
+        ), "of the scores, not of what was concluded from them"
+    report.figure("diverged", mean_of([1.0, np.nan]), least=0.5)
+    assert report.figures[-1]["scores"] == [1.0, None]
+    assert report.figures[-1]["verdict"] == "fails"
+
+
+def test_results_of_earlier_versions_keep_their_verdicts():
+    assert [verdict_of({"holds": h}) for h in (True, False, None)] == ["holds", "fails", None]
+    assert verdict_of({"verdict": "not settled"}) == "not settled"
 
 
 def test_one_missed_figure_fails_the_claim_and_is_named():
     report = Report()
-    report.figure("good", 1.0, least=0.0)
-    report.figure("bad", np.float32(0.25), reference="1/2", least=0.5)
+    report.figure("good", 1.0, least=0.0, exact=True)
+    report.figure("open", mean_of([0.0, 2.0]), least=0.5)
+    assert report.verdict() == ("not settled", report.verdict()[1])
+    assert report.verdict()[1].startswith("1 of 2 judged figures not settled. open: 1 [")
+    report.figure("bad", np.float32(0.25), reference="1/2", least=0.5, exact=True)
     report.not_run("large", reference="9")
     verdict, why = report.verdict()
     assert verdict == "fails"
-    assert "1 of 2 judged figures missed. bad: 0.25 (expected: 1/2; here at least 0.5)" in why
+    assert "1 of 3 judged figures missed. bad: 0.25 (exact) (expected: 1/2; here at least 0.5)" in why
+    assert "1 of 3 judged figures not settled. open: 1 [" in why
     assert "Not run at this scale: large." in why
 
 
 def test_what_is_not_finite_does_not_hold():
     report = Report()
-    report.figure("lost", float("nan"), least=0.0)
+    report.figure("lost", float("nan"), least=0.0, exact=True)
     report.figure("told", mean_of([1.0, np.inf]))
-    assert [f["holds"] for f in report.figures] == [False, None]
-    assert [f["measured"] for f in report.figures] == [None, None]
+    report.figure("said", float("inf"), holds=True)
+    assert [f["verdict"] for f in report.figures] == ["fails", None, "fails"]
+    assert [f["measured"] for f in report.figures] == [None, None, None]
     assert report.figures[1]["interval"] is None
     json.dumps(report.figures, allow_nan=False)
 
@@ -183,6 +243,8 @@ def test_a_report_refuses_what_cannot_be_shown():
     report = Report()
     with pytest.raises(ValueError, match="both near and within"):
         report.figure("x", 1.0, near=1.0)
+    with pytest.raises(ValueError, match="expected bounds or holds for the figure 'x', got both"):
+        report.figure("x", mean_of([1.0, 2.0]), least=1.0, holds=True)
     with pytest.raises(ValueError, match="rows of 2 cells"):
         report.table("t", ["a", "b"], [[1, 2], [1]])
     for name in ("../up", "A b", ""):
@@ -254,14 +316,10 @@ def test_a_result_is_kept_with_its_pictures(folder, tmp_path):
     assert result["seeds"] == [0, 1, 2, 3]
     assert result["setting"] == {"seeds": "4", "throws": "10000", "truth": "0.5"}
     assert result["figures"][0]["reference"] == "1/2; here 0.5 ± 0.02"
-    assert result["figures"][1] == {
-        "name": "heads of a million",
-        "reference": "1/2",
-        "measured": None,
-        "interval": None,
-        "unit": "",
-        "holds": None,
-    }
+    assert len(result["figures"][0]["scores"]) == 4
+    million = result["figures"][1]
+    assert (million["name"], million["reference"]) == ("heads of a million", "1/2")
+    assert million["measured"] is million["interval"] is million["verdict"] is None
     assert result["budget"]["trainings"] == 4
     assert result["budget"]["steps"] == 40_000
     assert result["command"] == f"weft reproduce coin --quick --folder {folder}"
@@ -356,7 +414,7 @@ def test_folders_that_are_not_there(tmp_path):
 def test_the_example_of_the_module_is_a_claim(folder):
     import weft.bench.claims as module
 
-    block = re.search(r"    class Coin\(Claim\):.*?\n\n(?=The texts)", module.__doc__, re.DOTALL).group()
+    block = re.search(r"    class Coin\(Claim\):.*?\n\n(?=A figure holds)", module.__doc__, re.DOTALL).group()
     text = "import numpy as np\nfrom weft.bench.claims import Claim, mean_of\n" + textwrap.dedent(block)
     (folder / "coin.py").write_text(text)
     assert reproduce(folder / "coin.py")["verdict"] == "holds"
@@ -482,3 +540,269 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
         assert count() == before + 1, f"another {change}: nothing counts"
     parts.write_text("[broken")
     assert run("no")[0]["verdict"] == "holds"
+
+
+# --- digests, judging anew ----------------------------------------------------------------------------
+
+
+def edited(where, change):
+    result = json.loads((where / "result.json").read_text())
+    change(result)
+    (where / "result.json").write_text(json.dumps(result))
+    return result
+
+
+def test_a_result_that_was_changed_by_hand_is_told(folder, tmp_path):
+    result = reproduce(folder / "coin.py", out=tmp_path)
+    where = tmp_path / "claims" / "coin"
+    assert standing(result, where) == standing(last("coin", tmp_path), where) == ""
+    assert set(result["digests"]) == {"weft", "claim", "setting", "data", "parts", "content"}
+    kept = {path.name: path.read_bytes() for path in where.iterdir()}
+    changes = [
+        lambda r: r.update(verdict="fails"),
+        lambda r: r["figures"][0].update(measured=0.5),
+        lambda r: r["figures"][0]["scores"].pop(),
+        lambda r: r["digests"].update(weft="0"),
+        lambda r: r["machine"].update(cores=99),
+        lambda r: r.update(more=1),
+    ]
+    for change in changes:
+        assert standing(edited(where, change), where) == BY_HAND
+        (where / "result.json").write_bytes(kept["result.json"])
+    (where / "heads.svg").write_text("<svg/>")
+    assert standing(result, where) == BY_HAND
+    (where / "heads.svg").write_bytes(kept["heads.svg"])
+    assert standing(result, where) == ""
+    assert standing({**result, "digests": None}, where) == EARLIER
+
+
+def test_the_listing_says_whether_the_code_has_changed_since(folder, tmp_path, monkeypatch):
+    ask = ("claims", "--folder", folder, "--out", tmp_path, "--json")
+
+    def told():
+        return json.loads(command(*ask).output)["claims"][0]["since"]
+
+    reproduce(folder / "coin.py", out=tmp_path)
+    assert told() == ""
+    (folder / "coin.py").write_text(COIN + "# another\n")
+    assert told() == "the claim's file has changed since"
+    monkeypatch.setattr("weft.report.digests.code", lambda: "another")
+    assert told() == "weft's code and the claim's file have changed since"
+    edited(tmp_path / "claims" / "coin", lambda r: r.pop("digests"))
+    assert told() == EARLIER
+
+
+def test_a_kept_result_is_judged_anew_without_training(folder, tmp_path, monkeypatch):
+    first = reproduce(folder / "coin.py", out=tmp_path)
+    (folder / "coin.py").write_text(COIN.replace("heads = []", "raise RuntimeError('trained')"))
+    ran = command("reproduce", "coin", "--judge", "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == 0, ran.output
+    again = last("coin", tmp_path)
+    assert again["figures"] == first["figures"]
+    assert again["judged"]["weft"]
+    assert standing(again, tmp_path / "claims" / "coin") == ""
+
+    def wide(values):
+        return mean_of(values)._replace(interval=(0.0, 1.0))
+
+    monkeypatch.setitem(anew.__globals__["ESTIMATES"], "mean_of", wide)
+    found = judge("coin", tmp_path)
+    assert found["verdict"] == last("coin", tmp_path)["verdict"] == "not settled"
+    edited(tmp_path / "claims" / "coin", lambda r: r.update(verdict="holds"))
+    with pytest.raises(ValueError, match="got one that was changed by hand; run it again"):
+        judge("coin", tmp_path)
+    with pytest.raises(FileNotFoundError, match="weft reproduce other"):
+        judge("other", tmp_path)
+
+
+def test_data_are_told_apart_by_their_bytes():
+    def seen(*data):
+        report = Report()
+        report.saw(*data)
+        return report.data
+
+    x = np.arange(6.0)
+    assert seen(x) == seen(x.copy()) == seen(torch.as_tensor(x)) == seen(x[::1])
+    assert len({frozenset(seen(v)) for v in (x, x + 1, x.astype(np.float32), x.reshape(2, 3), x[::-1], object())}) == 6
+
+
+# --- mutants ------------------------------------------------------------------------------------------
+
+MUTANT = COIN.replace("import Claim, mean_of", "import Claim, Mutant, altered, mean_of").replace(
+    "    def run(", "    mutant = Mutant(what='a bent coin', misses='heads', {})\n\n    def run("
+)
+
+
+@pytest.mark.parametrize(
+    ("broken", "is_caught"),
+    [
+        ("setting={'truth': 0.6}", True),
+        ("names={'mean_of': lambda x, right=mean_of: right([0.9, 0.91])}", True),
+        ("setting={'truth': 0.501}", False),
+    ],
+)
+def test_a_mutant_must_fail_its_claim(folder, tmp_path, broken, is_caught):
+    (folder / "coin.py").write_text(MUTANT.replace("{})", f"{broken})"))
+    result = caught(folder / "coin.py")
+    assert result["caught"] is is_caught
+    assert reproduce(folder / "coin.py")["verdict"] == "holds", "the claim itself is as it was"
+    ran = command("reproduce", "coin", "--mutant", "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == (not is_caught)
+    assert ("a bent coin: caught" in ran.output) is is_caught
+    assert last("coin", tmp_path) is None, "nothing of it is kept"
+
+
+def test_a_mutant_must_fail_by_the_figure_that_it_names(folder):
+    text = MUTANT.replace("misses='heads'", "misses='tails'").replace("{})", "setting={'truth': 0.6})")
+    (folder / "coin.py").write_text(text)
+    result = caught(folder / "coin.py")
+    assert result["verdict"] == "fails"
+    assert not result["caught"]
+
+
+def test_mutants_that_break_nothing_are_refused(folder):
+    with pytest.raises(ValueError, match=r"expected Coin.mutant, a broken method that fails the claim, got none"):
+        caught(folder / "coin.py")
+    (folder / "coin.py").write_text(MUTANT.replace("{})", "names={'maen_of': None})"))
+    with pytest.raises(ValueError, match=r"expected 'maen_of' of Coin.mutant in the claim's file, got no such name"):
+        caught(folder / "coin.py")
+
+
+# --- several processes --------------------------------------------------------------------------------
+
+SHARED = """
+import os
+from functools import partial
+from pathlib import Path
+import numpy as np
+from weft import Regressor
+from weft.bench.claims import Claim, mean_of
+
+class Shared(Claim):
+    title = statement = reference = tolerance = "A claim in parts that do not depend on each other"
+    quick = {"seeds": 2, "counts": (8, 12, 16)}
+    full = {"seeds": 2, "counts": (8, 12, 16)}
+
+    def run(self, setting, seeds, report):
+        report.plan(len(setting.counts))
+        found = report.parts({f"of {n}": partial(self.fitted, n, seeds, report) for n in setting.counts})
+        for name, scores in found.items():
+            report.figure(name, mean_of(scores), least=-100.0)
+
+    def fitted(self, n, seeds, report):
+        if Path("stop").exists() and n == 16:
+            raise RuntimeError("stopped")
+        with open("pids", "a") as file:
+            file.write(f"{n} {os.getpid()}\\n")
+        x = np.linspace(0, 1, n)[:, None]
+        learner = Regressor(hidden=(4,), steps=5, replicas=len(seeds), random_state=seeds[0])
+        report.fit(learner, x, x[:, 0])
+        return [float(learner.replica(k).score(x, x[:, 0])) for k in range(len(seeds))]
+"""
+
+
+def test_parts_are_shared_out_among_processes_and_the_result_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    (tmp_path / "shared.py").write_text(SHARED)
+    pids, parts = tmp_path / "pids", tmp_path / "out" / "claims" / "shared" / "parts.json"
+    alone = reproduce(tmp_path / "shared.py", out=tmp_path / "one")
+    assert len({line.split()[1] for line in pids.read_text().splitlines()}) == 1
+    pids.unlink()
+
+    (tmp_path / "stop").touch()
+    with pytest.raises(RuntimeError, match="stopped"):
+        reproduce(tmp_path / "shared.py", out=tmp_path / "out")
+    assert set(json.loads(parts.read_text())["parts"]) == {"of 8", "of 12"}
+    parts.write_text(json.dumps({**json.loads(parts.read_text()), "parts": {}}))  # and as if it had just begun
+    (tmp_path / "stop").unlink()
+    pids.unlink()
+    said = []
+    together = reproduce(
+        tmp_path / "shared.py", out=tmp_path / "out", workers=2, progress=lambda share, what: said.append(share)
+    )
+    found = dict(line.split() for line in pids.read_text().splitlines())
+    assert set(found) == {"8", "12", "16"}
+    assert str(os.getpid()) not in found.values()
+    assert said == sorted(said)
+    assert said[-1] == 1.0
+    for key in ("figures", "verdict", "seeds", "setting"):
+        assert together[key] == alone[key], key
+    for key in ("parts", "data", "weft", "claim"):
+        assert together["digests"][key] == alone["digests"][key], key
+    assert {k: v for k, v in together["budget"].items() if k != "seconds"} == {"trainings": 6, "steps": 30}
+    assert not parts.exists()
+
+    (tmp_path / "stop").touch()
+    with pytest.raises(RuntimeError, match="stopped"):
+        reproduce(tmp_path / "shared.py", out=tmp_path / "out", workers=2)
+    kept = set(json.loads(parts.read_text())["parts"]) if parts.exists() else set()
+    (tmp_path / "stop").unlink()
+    pids.unlink()
+    assert reproduce(tmp_path / "shared.py", out=tmp_path / "out", workers=2)["figures"] == alone["figures"]
+    begun = {f"of {line.split()[0]}" for line in pids.read_text().splitlines()}
+    assert begun == {"of 8", "of 12", "of 16"} - kept, "what was kept is not done again"
+
+
+# --- what claims have in common -----------------------------------------------------------------------
+
+
+def line(lists, steps=40, **more):
+    from weft import Learner
+    from weft.objectives import Regression
+
+    x = np.linspace(-1, 1, 30)[:, None]
+    held = (x, 2 * x[:, 0])
+    objective = Regression(hidden=(4,))
+    return Learner(objective, steps=steps, batch_size=None, replicas=lists, validation=held, **more), x, held[1]
+
+
+def test_a_diverged_replica_has_the_score_that_is_given_for_it():
+    learner, x, y = line({"optimizer__lr": [0.05, 1e30], "random_state": [0, 0]}, patience=100)
+    learner.fit(x, y)
+    scores, losses = scores_of(learner, x, y, lost=50.0), least_losses(learner)
+    assert scores[0] == 100 * learner.replica(0).score(x, y)
+    assert scores[0] != 50.0
+    assert scores[1] == 50.0
+    assert losses[0] == min(record["valid_loss"][0] for record in learner.history_)
+    assert losses.shape == (2,)
+
+
+def test_a_search_goes_by_the_rows_held_out_and_its_own_seeds():
+    made = []
+
+    def make(lists):
+        made.append(lists)
+        return line(lists, patience=100)[0]
+
+    _, x, y = line(None)
+    fitted = []
+    loss, best = searched(
+        make,
+        lambda learner: fitted.append(learner.fit(x, y)),
+        {"optimizer__lr": (1e-6, 0.05), "objective__noise": (0.5, 1.0)},
+        seeds=(7, 8),
+    )
+    assert made == [{"optimizer__lr": [1e-6, 1e-6, 0.05, 0.05], "random_state": [7, 8, 7, 8]}] * 2
+    assert [learner.objective.noise for learner in fitted] == [0.5, 1.0]
+    assert best["optimizer__lr"] == 0.05
+    means = [least_losses(learner).reshape(2, 2).mean(1) for learner in fitted]
+    assert loss == np.min(means)
+    assert best["objective__noise"] == (0.5, 1.0)[int(np.argmin(np.min(means, axis=1)))]
+
+
+def test_the_page_shows_what_is_not_settled_and_what_was_changed(folder, tmp_path):
+    from weft.report.writing import render
+
+    (folder / "coin.py").write_text(COIN.replace("within=0.02", "within=0.002"))
+    assert reproduce(folder / "coin.py", out=tmp_path)["verdict"] == "not settled"
+    where = tmp_path / "claims" / "coin"
+    page = render([where])
+    assert 'class="badge not-settled"' in page
+    assert "The claim is not settled." in page or "not settled" in page
+    assert "This result:" not in page
+    edited(where, lambda r: r["figures"][0].update(verdict="holds"))
+    assert "This result: changed by hand." in render([where])
+    ran = command("reproduce", "coin", "--folder", folder, "--out", tmp_path)
+    assert ran.exit_code == 0
+    assert "verdict: not settled" in ran.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,8 +24,7 @@ _Folder = Annotated[
     Path | None, typer.Option(help="A folder of claims; default: weft's own.", metavar="DIR", show_default=False)
 ]
 _Out = Annotated[Path, typer.Option(help="Where results are kept, in its folder claims/.", metavar="OUT")]
-_MARKS = {True: "holds", False: "fails", None: ""}
-_STYLES = {"holds": "green", "fails": "bold red", "not run at this scale": "yellow"}
+_STYLES = {"holds": "green", "fails": "bold red", "not settled": "yellow", "not run at this scale": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -36,9 +36,10 @@ def register(app: typer.Typer) -> None:
 def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False, debug: Debug = False) -> None:
     """List the claims with their papers and last verdicts. Their files are read, not run."""
     with told(debug):
-        from weft.bench.claims import last, listed
+        from weft.bench.claims import last, listed, since
 
         verdicts = [(claim, last(claim.name, out)) for claim in listed(folder)]
+        faults = {claim.name: since(claim, out) for claim, _ in verdicts}
         if json:
             print_json(
                 {
@@ -50,6 +51,7 @@ def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False
                             "reference": claim.reference,
                             "path": str(claim.path),
                             **{key: result.get(key) if result else None for key in ("verdict", "scale", "date")},
+                            "since": faults[claim.name],
                         }
                         for claim, result in verdicts
                     ]
@@ -63,6 +65,7 @@ def claims(folder: _Folder = None, out: _Out = Path("out"), json: AsJson = False
         table.columns[0].no_wrap = True
         for claim, result in verdicts:
             verdict = _verdict(result) if result else Text("not run yet", style="dim")
+            verdict.append(f"; {faults[claim.name]}" if faults[claim.name] else "", style="dim")
             texts = [Text(printable(text)) for text in (claim.name, claim.title, claim.reference)]
             table.add_row(*texts, verdict)
         screen = console()
@@ -78,6 +81,13 @@ def reproduce(
     full: Annotated[bool, typer.Option("--full", help="The large setting, in minutes.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Replicas, in place of the setting's.", min=1)] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every claim of the folder.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that share a claim's parts.", min=1)] = 1,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Train nothing: judge the kept results anew, by every seed's score.")
+    ] = False,
+    mutant: Annotated[
+        bool, typer.Option("--mutant", help="Run the broken method that each claim names: it must fail.")
+    ] = False,
     folder: _Folder = None,
     out: _Out = Path("out"),
     json: AsJson = False,
@@ -86,11 +96,14 @@ def reproduce(
     """Run claims again: reference against measured figures, the budget and the verdict.
 
     A claim is a Python file, and this runs it: give --folder only what you would run as a program. The exit
-    status is 1 when a claim fails or cannot be run to its end.
+    status is 1 when a claim fails or cannot be run to its end; one that is not settled, since an interval reaches
+    over a bound, is shown as such and needs more seeds.
     """
     with told(debug):
         if quick and full:
             raise ValueError("expected --quick or --full, got both; leave one out")
+        if judge + mutant + (full or seeds is not None) > 1:
+            raise ValueError("expected one of --judge, --mutant and a run with --full or --seeds, got several")
         if bool(names) == everything:
             got = "both" if names else "neither"
             raise ValueError(f"expected names of claims or --all, got {got}; weft claims lists them")
@@ -105,23 +118,40 @@ def reproduce(
         chosen = {name: known[name] for name in names or known}
         if not chosen:
             raise ValueError(f"expected claims in {folder}, got none")
-        scale = "full" if full else "quick"
-        results, errors = _run(chosen, scale, seeds, out, quiet=json, debug=debug)
+        results, errors = _run(
+            chosen, _job(judge, mutant, "full" if full else "quick", seeds, workers, out), out, quiet=json, debug=debug
+        )
         if json:
             print_json({"claims": results, "errors": errors})
         elif len(chosen) > 1:
             _print_summary(results, errors)
-    if errors or any(result["verdict"] == "fails" for result in results):
+    if errors or any(not result["caught"] if mutant else result["verdict"] == "fails" for result in results):
         raise typer.Exit(1)
 
 
+def _job(
+    judge: bool, mutant: bool, scale: str, seeds: int | None, workers: int, out: Path
+) -> Callable[[Path, Callable[[float, str], None]], Json]:
+    """What is done with a claim: run, judged anew, or run with its mutant."""
+    from weft.bench import claims as room
+
+    if judge:
+        return lambda path, show: room.judge(path.stem, out)
+    if mutant:
+        return lambda path, show: room.caught(path, progress=show)
+    return lambda path, show: room.reproduce(path, scale=scale, seeds=seeds, workers=workers, out=out, progress=show)
+
+
 def _run(
-    chosen: dict[str, Path], scale: str, seeds: int | None, out: Path, *, quiet: bool, debug: bool
+    chosen: dict[str, Path],
+    job: Callable[[Path, Callable[[float, str], None]], Json],
+    out: Path,
+    *,
+    quiet: bool,
+    debug: bool,
 ) -> tuple[list[Json], dict[str, str]]:
     """Runs claims one after another; one that cannot be run is told, and the next one begins."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    from weft.bench.claims import reproduce as run
 
     screen = console()
     columns = (
@@ -146,7 +176,7 @@ def _run(
                 ) -> None:
                     bar.update(task, completed=share, description=f"{title}: {printable(what)}" if what else title)
 
-                result = run(path, scale=scale, seeds=seeds, out=out, progress=show)
+                result = job(path, show)
         except KeyboardInterrupt:
             say(f"interrupted in {name}; {len(results)} claims before it are kept in {out / 'claims'}")
             raise typer.Exit(130) from None
@@ -176,7 +206,7 @@ def _print_result(result: Json, out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from weft.bench.claims import shown
+    from weft.bench.claims import shown, verdict_of
 
     screen = console()
     screen.print(Text(printable(f"{result['name']}: {result['title']}"), style="bold"))
@@ -185,7 +215,8 @@ def _print_result(result: Json, out: Path) -> None:
     table = Table("figure", "reference", "measured [95 %]", "")
     for figure in result["figures"]:
         measured = shown(figure) if figure["measured"] is not None else "not run at this scale"
-        mark = Text(_MARKS[figure["holds"]], style=_STYLES.get(_MARKS[figure["holds"]], ""))
+        verdict = verdict_of(figure) or ""
+        mark = Text(verdict, style=_STYLES.get(verdict, ""))
         table.add_row(*(Text(printable(text)) for text in (figure["name"], figure["reference"], measured)), mark)
     screen.print(table)
     budget = result["budget"]
@@ -193,9 +224,15 @@ def _print_result(result: Json, out: Path) -> None:
         f"budget: {budget['seconds']:.1f} s, {budget['trainings']:,} trainings, {budget['steps']:,} steps, "
         f"{len(result['seeds'])} seeds, {result['scale']} setting"
     )
-    verdict = Text("verdict: ").append(result["verdict"], style=_STYLES[result["verdict"]])
-    screen.print(verdict.append(f". {printable(result['why'])}"))
-    screen.print(Text(printable(f"kept in {out / 'claims' / result['name']}"), style="dim"))
+    concluded = Text("verdict: ").append(result["verdict"], style=_STYLES[result["verdict"]])
+    screen.print(concluded.append(f". {printable(result['why'])}"))
+    if "mutant" in result:
+        told = "caught" if result["caught"] else "NOT CAUGHT: the claim does not tell it from the right method"
+        screen.print(
+            Text(printable(f"mutant: {result['mutant']}: {told}"), style="" if result["caught"] else "bold red")
+        )
+    else:
+        screen.print(Text(printable(f"kept in {out / 'claims' / result['name']}"), style="dim"))
     screen.print()
 
 

@@ -16,7 +16,8 @@ measured ones may be, and why. Its `run` trains, and tells a `Report` what it me
             heads = [np.random.default_rng(s).integers(2, size=setting.throws).mean() for s in seeds]
             report.figure("heads", mean_of(heads), reference="1/2", near=0.5, within=0.02)
 
-The texts must be plain literals: `weft claims` lists a folder by reading its files, and runs none of them.
+A figure holds where its whole interval is within the bounds, fails where it is wholly outside, and is not settled in
+between. The texts must be plain literals: `weft claims` lists a folder by reading its files, and runs none of them.
 `weft reproduce` does run them: a claim is Python code, to be trusted like any other program.
 """
 
@@ -27,10 +28,13 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
-    from weft.bench.claims.claim import SCALES, Claim
+    from weft.bench.claims.claim import SCALES, Claim, Mutant, altered
     from weft.bench.claims.estimates import Estimate, mean_of, mean_over, median_of, share_of
-    from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load
-    from weft.bench.claims.running import reproduce
-    from weft.bench.claims.telling import Figure, Report, shown
+    from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load, since
+    from weft.bench.claims.judging import Figure, anew, shown, verdict_of
+    from weft.bench.claims.replicas import combinations, each_of, least_losses, scores_of, searched
+    from weft.bench.claims.running import caught, judge, reproduce
+    from weft.bench.claims.telling import Report
+    from weft.bench.claims.usual import bands, dots, plane
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

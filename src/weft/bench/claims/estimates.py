@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +14,7 @@ from weft.bench.statistics import FEWEST_POINTS, FEWEST_SEEDS, half_width, inter
 __all__ = ["Estimate", "mean_of", "mean_over", "median_of", "rank", "share_of"]
 
 
-class Estimate(NamedTuple):
-    """A measured value, its 95 % interval (None where there are too few replicas for one) and the replicas."""
-
+class _Measured(NamedTuple):
     value: float
     interval: tuple[float, float] | None
     replicas: int
@@ -29,6 +29,30 @@ class Estimate(NamedTuple):
         return f"an interval needs at least {FEWEST_POINTS} test points"
 
 
+class Estimate(_Measured):
+    """A measured value, its 95 % interval (None where one replica tells nothing of it) and the replicas.
+
+    Beside these stand every replica's score and how the estimate was made of them, where that is known: from them it
+    can be made anew.
+    """
+
+    scores: tuple[float, ...] = ()
+    by: str = ""
+
+
+def scored(estimate: Callable[[ArrayLike], Estimate]) -> Callable[[ArrayLike], Estimate]:
+    """The same estimate, with the scores that it was made of beside it."""
+
+    @wraps(estimate)
+    def found(values: ArrayLike) -> Estimate:
+        one = estimate(values)
+        one.scores, one.by = tuple(_replicas(values).tolist()), estimate.__name__
+        return one
+
+    return found
+
+
+@scored
 def mean_of(values: ArrayLike) -> Estimate:
     """The mean, with the interval of `weft.bench.statistics` over the replicas; none of fewer than 5.
 
@@ -45,6 +69,7 @@ def mean_of(values: ArrayLike) -> Estimate:
     return Estimate(mean, (mean - half, mean + half), len(x))
 
 
+@scored
 def median_of(values: ArrayLike) -> Estimate:
     """The median, between two order statistics: right for any distribution, and for outliers.
 
@@ -69,6 +94,7 @@ def rank(count: int) -> int:
     return int(stats.binom.ppf(0.025, count, 0.5))
 
 
+@scored
 def share_of(hits: ArrayLike) -> Estimate:
     """The share of replicas for which something is true, in %, with Clopper and Pearson's interval.
 
@@ -99,7 +125,9 @@ def mean_over(table: ArrayLike, beside: ArrayLike | None = None) -> Estimate:
     if x.ndim != 2 or x.shape != y.shape or not x.size:
         raise ValueError(f"expected tables of one shape (seeds, points), got {x.shape} and {y.shape}")
     ratio = float(x.mean() / y.mean())
-    return Estimate(ratio, interval(ratio + (x - ratio * y) / y.mean()), len(x))
+    found = Estimate(ratio, interval(ratio + (x - ratio * y) / y.mean()), len(x))
+    found.scores = tuple((x.mean(1) / y.mean(1)).tolist())
+    return found
 
 
 def _replicas(values: ArrayLike) -> NDArray[np.float64]:

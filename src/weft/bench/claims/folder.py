@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.bench.claims.claim import TEXTS, Claim
+from weft.bench.claims.parts import claim_digests
+from weft.report.digests import standing
 
 if TYPE_CHECKING:
     from weft.core.values import Json
 
-__all__ = ["FORMAT", "Listed", "claims_folder", "last", "listed", "load"]
+__all__ = ["FORMAT", "Listed", "claims_folder", "last", "listed", "load", "since"]
 
 FORMAT = 1  # of result.json
 
@@ -115,3 +117,10 @@ def last(name: str, out: Path) -> Json | None:
         return None
     right = isinstance(result, dict) and result.get("kind") == "claim" and result.get("format") == FORMAT
     return result if right else None
+
+
+def since(claim: Listed, out: Path) -> str:
+    """What there is to say against a claim's last result: changed by hand, or made by other code; else nothing."""
+    result = last(claim.name, out)
+    file = {"claim": claim_digests(claim.path, {})["claim"]}
+    return standing(result, out / "claims" / claim.name, file) if result else ""

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from weft.core.files import write_text
+from weft.report.digests import code, digest
 
 if TYPE_CHECKING:
     from weft.core.values import Json
 
-__all__ = ["Parts", "identity"]
+__all__ = ["Cost", "Parts", "claim_digests", "identity"]
+
+
+class Cost(NamedTuple):
+    """What a part cost: its share of the plan, trainings, steps and seconds; and the digests of the data it saw."""
+
+    done: float = 0.0
+    trainings: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    data: tuple[str, ...] = ()
 
 
 class Parts:
-    """What a claim's run has done so far, in one file; it counts only for the same code, setting and seeds."""
+    """What a claim's run has done so far, in one file; it counts only for the same code, setting and seeds.
 
-    def __init__(self, path: Path, key: str) -> None:
+    Without a path it is kept in memory.
+    """
+
+    def __init__(self, path: Path | None = None, key: str = "") -> None:
         self.path, self._key = path, key
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
         except (OSError, ValueError):
             kept = {}
         right = isinstance(kept, dict) and kept.get("key") == key
@@ -32,15 +45,21 @@ class Parts:
     def __contains__(self, name: str) -> bool:
         return name in self._parts
 
-    def keep(self, name: str, value: object, cost: list[float]) -> None:
+    def keep(self, name: str, value: object, cost: Cost) -> None:
         """Writes a part down."""
         self._parts[name] = {"value": _packed(value), "cost": cost}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, json.dumps({"key": self._key, "parts": self._parts}) + "\n")
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps({"key": self._key, "parts": self._parts}) + "\n")
 
-    def read(self, name: str) -> tuple[Any, list[float]]:
+    def read(self, name: str) -> tuple[Any, Cost]:
         """A part, and what it cost."""
-        return _unpacked(self._parts[name]["value"]), self._parts[name]["cost"]
+        done, trainings, steps, seconds, data = self._parts[name]["cost"]
+        return _unpacked(self._parts[name]["value"]), Cost(done, trainings, steps, seconds, tuple(data))
+
+    def digests(self) -> dict[str, str]:
+        """The digest of what each part gave."""
+        return {name: digest(self._parts[name]["value"]) for name in sorted(self._parts)}
 
 
 def _packed(value: object) -> Any:
@@ -67,9 +86,12 @@ def _unpacked(value: Any) -> Any:
     return {_unpacked(k): _unpacked(v) for k, v in value["items"]}
 
 
+def claim_digests(path: Path, setting: Json) -> dict[str, str]:
+    """The digests of a claim's file, with its neighbours that begin with `_`, and of a setting."""
+    files = [path, *sorted(path.parent.glob("_*.py"))]
+    return {"claim": digest([digest(file.read_bytes()) for file in files]), "setting": digest(repr(setting))}
+
+
 def identity(path: Path, setting: Json, seeds: list[int]) -> str:
     """A digest of all that a run's parts depend on: weft's code, the claim's and its neighbours', setting and seeds."""
-    digest = hashlib.sha256(repr((setting, seeds)).encode())
-    for file in [path, *sorted(path.parent.glob("_*.py")), *sorted(Path(__file__).parents[2].rglob("*.py"))]:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return digest([code(), claim_digests(path, setting), seeds])

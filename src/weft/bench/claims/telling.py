@@ -5,50 +5,55 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from weft.bench.claims.estimates import Estimate
+from weft.bench.claims.judging import FAILS, HOLDS, Figure, concluded, judged
+from weft.bench.claims.parts import Cost, Parts
+from weft.bench.fanout import pool
+from weft.report.digests import digest
 
 if TYPE_CHECKING:
-    from weft.bench.claims.parts import Parts
     from weft.core.values import Json
     from weft.learner.estimator import Learner
 
-__all__ = ["Figure", "Progress", "Report", "shown"]
+__all__ = ["Progress", "Report"]
 
-HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run at this scale"
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 Trained = TypeVar("Trained", bound="Learner")
 Progress = Callable[[float, str], None]
 
 
-class Figure(TypedDict):
-    """A figure as `result.json` holds it."""
-
-    name: str
-    reference: str
-    measured: float | None
-    interval: list[float] | None
-    unit: str
-    holds: bool | None
-
-
 class Report:
     """What a claim's `run` tells: figures against their references, tables, pictures, and what it cost."""
 
-    def __init__(self, name: str = "claim", *, progress: Progress | None = None, parts: Parts | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "claim",
+        *,
+        progress: Progress | None = None,
+        parts: Parts | None = None,
+        workers: int = 1,
+    ) -> None:
         self.name = name
         self.figures: list[Figure] = []
         self.tables: list[Json] = []
         self.pictures: list[dict[str, str]] = []
         self.drawings: dict[str, str] = {}
         self.trainings = self.steps = 0
-        self.seconds = 0.0  # of earlier runs
-        self._progress, self._kept = progress, parts
+        self.data: set[str] = set()  # digests
+        self.seconds = 0.0  # of earlier runs and of other processes
+        self._progress, self._workers, self._kept = progress, workers, Parts() if parts is None else parts
         self._parts, self._done, self._what = 1, 0.0, ""
+
+    def __getstate__(self) -> Json:
+        """As another process needs it, to count there: nothing kept, and nobody to show progress to."""
+        return {**vars(self), "_progress": None, "_workers": 1, "_kept": Parts(), "data": set(), "drawings": {}}
 
     def figure(
         self,
@@ -63,8 +68,12 @@ class Report:
         near: float | None = None,
         within: float | None = None,
         holds: bool | None = None,
+        exact: bool = False,
     ) -> None:
         """One measured figure; without a bound (and without `holds`) it is told but not judged.
+
+        It holds where its whole interval is on the right side of the bounds, fails where the whole interval is on the
+        wrong one, and is not settled in between; so is what one replica says.
 
         Args:
             name: what it is.
@@ -72,47 +81,68 @@ class Report:
             reference: the paper's figure, or the exact one, as text.
             unit: as `%`.
             interval: of a plain number.
-            least, most: bounds of what holds.
-            near, within: the value expected and the distance allowed.
+            least, most: bounds of what holds; give both where too good is a fault too.
+            near, within: the value expected and the distance allowed, on both sides.
             holds: the judgement itself, where no bound says it.
+            exact: the number has no interval, since it is no estimate: it would be the same with other seeds, or it
+                is the worst of all that were looked at.
         """
         value = float(measured.value if isinstance(measured, Estimate) else measured)
-        interval = measured.interval if isinstance(measured, Estimate) else interval
-        bounds, kept = [], []
-        if least is not None:
-            bounds.append(f"at least {least:g}")
-            kept.append(value >= least)
-        if most is not None:
-            bounds.append(f"at most {most:g}")
-            kept.append(value <= most)
+        between = measured.interval if isinstance(measured, Estimate) else interval
         if (near is None) != (within is None):
             raise ValueError(f"expected both near and within for the figure {name!r}, got only one of them")
+        bounds = [f"at least {least:g}"] if least is not None else []
+        bounds += [f"at most {most:g}"] if most is not None else []
         if near is not None and within is not None:
             bounds.append(f"{near:.4g} ± {within:.2g}")
-            kept.append(abs(value - near) <= within)
-        if kept:
-            holds = all(kept) and holds is not False
+            least = max(near - within, -math.inf if least is None else least)
+            most = min(near + within, math.inf if most is None else most)
+        if exact and between is not None:
+            raise ValueError(f"expected no interval beside the exact figure {name!r}, got {between}; leave one out")
+        if bounds and between is None and not exact and not isinstance(measured, Estimate):
+            raise ValueError(
+                f"expected an interval for the figure {name!r}, which is judged, got the number {value:g}; give an "
+                f"estimate as mean_of(scores), or say exact=True if it is none"
+            )
+        if bounds and holds is not None:
+            raise ValueError(f"expected bounds or holds for the figure {name!r}, got both; leave one out")
+        verdict = judged(value, between, least, most, exact=exact)
+        if holds is not None:
+            verdict = HOLDS if holds and math.isfinite(value) else FAILS
         held = f"{' and '.join(bounds)}{f' {unit}' if unit else ''}"
-        if not math.isfinite(value) and holds is not None:
-            holds = False
-        self.figures.append(
-            {
-                "name": name,
-                "reference": f"{reference}; here {held}"
-                if reference and bounds
-                else reference or (held if kept else ""),
-                "measured": value if math.isfinite(value) else None,
-                "interval": [float(b) for b in interval] if interval and all(map(math.isfinite, interval)) else None,
-                "unit": unit,
-                "holds": None if holds is None else bool(holds),
-            }
+        self._told(
+            name,
+            reference=f"{reference}; here {held}" if reference and bounds else reference or (held if bounds else ""),
+            unit=unit,
+            measured=value if math.isfinite(value) else None,
+            interval=[float(b) for b in between] if between and all(map(math.isfinite, between)) else None,
+            verdict=verdict,
+            least=least,
+            most=most,
+            exact=exact,
+            by=measured.by if isinstance(measured, Estimate) else "",
+            scores=[s if math.isfinite(s) else None for s in getattr(measured, "scores", ())],
         )
 
     def not_run(self, name: str, *, reference: str = "", unit: str = "") -> None:
         """A figure of the paper that this scale does not reach."""
-        self.figures.append(
-            {"name": name, "reference": reference, "measured": None, "interval": None, "unit": unit, "holds": None}
-        )
+        self._told(name, reference=reference, unit=unit)
+
+    def _told(self, name: str, **more: Any) -> None:
+        nothing: Figure = {
+            "name": name,
+            "reference": "",
+            "measured": None,
+            "interval": None,
+            "unit": "",
+            "verdict": None,
+            "least": None,
+            "most": None,
+            "exact": False,
+            "by": "",
+            "scores": [],
+        }
+        self.figures.append({**nothing, **more})  # type: ignore[typeddict-item]
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table of numbers and texts."""
@@ -158,6 +188,7 @@ class Report:
 
     def fit(self, learner: Trained, *data: Any, what: str = "", **columns: Any) -> Trained:
         """`learner.fit(*data, **columns)`, counted in the budget and shown as it goes."""
+        self.saw(*data, *columns.values())
         kept, begun = learner.callbacks, self._done
         total = learner.steps
 
@@ -191,19 +222,63 @@ class Report:
             work: gives numbers, texts, arrays, lists and dictionaries of such; it may `fit`, `spend` and go through
                 `each`, and tells no figures.
         """
-        if self._kept is None:
-            return work()
-        if name not in self._kept:
-            before, begun = (self._done, self.trainings, self.steps), time.perf_counter()
+        return self.parts({name: work})[name]
+
+    def parts(self, works: Mapping[str, Callable[[], Value]]) -> dict[str, Value]:
+        """What pieces of work give that do not depend on each other; in several processes where the run has workers.
+
+        Args:
+            works: by name; see `part`. What one changes, another does not see.
+        """
+        found: dict[str, Value] = {}
+        for name in [name for name in works if name in self._kept]:
+            found[name], cost = self._kept.read(name)
+            self._spent(cost, name)
+        left = [name for name in works if name not in found]
+        if self._workers > 1 and len(left) > 1:
+            begun = time.perf_counter()
+            with pool("joblib", self._workers) as run:
+                for i, (value, cost) in run([(_elsewhere, (self, works[name])) for name in left]):
+                    found[left[i]] = value
+                    self._kept.keep(left[i], value, cost)
+                    self._spent(cost, left[i])
+            self.seconds -= time.perf_counter() - begun  # the processes' seconds count, not the waiting for them
+        else:
+            for name in left:
+                found[name], cost = self._counted(works[name])
+                self._kept.keep(name, found[name], cost)
+        return {name: found[name] for name in works}
+
+    def _counted(self, work: Callable[[], Value]) -> tuple[Value, Cost]:
+        """What a piece of work gives, and what it cost."""
+        before, outside, begun = (self._done, self.trainings, self.steps), self.data, time.perf_counter()
+        self.data = set()
+        try:
             value = work()
-            cost = [now - was for now, was in zip((self._done, self.trainings, self.steps), before, strict=True)]
-            self._kept.keep(name, value, [*cost, time.perf_counter() - begun])
-            return value
-        value, (done, trainings, steps, seconds) = self._kept.read(name)
-        self.seconds += seconds
-        self.spend(trainings=int(trainings), steps=int(steps))
-        self._moved(self._done + done, name)
-        return value
+        finally:
+            own, self.data = self.data, outside | self.data
+        done, trainings, steps = before
+        spent = (self._done - done, self.trainings - trainings, self.steps - steps, time.perf_counter() - begun)
+        return value, Cost(*spent, data=tuple(sorted(own)))
+
+    def _spent(self, cost: Cost, name: str) -> None:
+        """Counts what was done earlier, or elsewhere."""
+        self.seconds += cost.seconds
+        self.data |= set(cost.data)
+        self.spend(trainings=cost.trainings, steps=cost.steps)
+        self._moved(self._done + cost.done, name)
+
+    def saw(self, *data: object) -> None:
+        """Notes the digest of data that were trained on; `fit` does so by itself.
+
+        Args:
+            data: arrays count by their bytes, anything else (a source, a world) by its name.
+        """
+        for value in data:
+            array = np.ascontiguousarray(value) if hasattr(value, "__array__") else None
+            known = array is not None and array.dtype != object
+            about = [str(array.dtype), array.shape] if array is not None and known else [type(value).__name__]
+            self.data.add(digest([*about, digest(array.tobytes()) if array is not None and known else ""]))
 
     def spend(self, *, trainings: int = 0, steps: int = 0) -> None:
         """Counts trainings, and updates summed over them, that `fit` did not."""
@@ -216,31 +291,13 @@ class Report:
             self._progress(min(done / self._parts, 1.0), self._what)
 
     def verdict(self) -> tuple[str, str]:
-        """The verdict and why: it fails if one judged figure does, and is not run if none is judged."""
-        judged = [f for f in self.figures if f["holds"] is not None]
-        skipped = [f["name"] for f in self.figures if f["holds"] is None and f["measured"] is None]
-        left = f" Not run at this scale: {'; '.join(skipped)}." if skipped else ""
-        if not judged:
-            return NOT_RUN, f"No figure was judged.{left}"
-        missed = [f for f in judged if not f["holds"]]
-        if missed:
-            told = "; ".join(f"{f['name']}: {shown(f)} (expected: {f['reference'] or 'true'})" for f in missed)
-            return FAILS, f"{len(missed)} of {len(judged)} judged figures missed. {told}.{left}"
-        all_of = f"All {len(judged)} judged figures are" if len(judged) > 1 else "The judged figure is"
-        return HOLDS, f"{all_of} within the tolerance.{left}"
+        """The verdict and why."""
+        return concluded(self.figures)
 
 
-def shown(figure: Figure) -> str:
-    """A figure's measured value with its unit and interval.
-
-    >>> shown({"measured": 97.91, "unit": "%", "interval": [96.0, 98.5]})
-    '97.9 % [96, 98.5]'
-    """
-    if figure["measured"] is None:
-        return "none"
-    unit = f" {figure['unit']}" if figure["unit"] else ""
-    between = f" [{figure['interval'][0]:.3g}, {figure['interval'][1]:.3g}]" if figure["interval"] else ""
-    return f"{figure['measured']:.3g}{unit}{between}"
+def _elsewhere(report: Report, work: Callable[[], Value]) -> tuple[Value, Cost]:
+    """A piece of work in another process; `report` is the copy of it that the work tells there."""
+    return report._counted(work)
 
 
 def _cell(value: object) -> float | str | None:

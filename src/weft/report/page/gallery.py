@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.report.digests import standing
 from weft.report.page.markup import (
     Cell,
     Markup,
@@ -46,16 +47,18 @@ MOST_ROWS = 10  # longer tables are folded
 def tally(claims: list[tuple[Path, Json]]) -> str:
     """The verdicts in a sentence.
 
-    >>> tally([(Path(), {"verdict": "holds"}), (Path(), {"verdict": "holds"}), (Path(), {"verdict": "fails"})])
-    '2 of 3 claims hold; 1 fails.'
+    >>> tally([(Path(), {"verdict": v}) for v in ("holds", "holds", "fails", "not settled")])
+    '2 of 4 claims hold; 1 fails; 1 is not settled.'
     """
     count = Counter(str(c.get("verdict")) for _, c in claims)
     holds, fails, total = count.pop("holds", 0), count.pop("fails", 0), len(claims)
+    open_ = count.pop("not settled", 0)
     rest = sum(count.values())
     if total == 1 and not rest:
-        return "The claim holds." if holds else "The claim fails."
+        return "The claim holds." if holds else "The claim fails." if fails else "The claim is not settled."
     said = f"{'All' if holds == total else holds} {'' if holds == total else 'of '}{total} claims hold"
     more = [f"{fails} fail{'s' if fails == 1 else ''}"] if fails else []
+    more += [f"{open_} {'is' if open_ == 1 else 'are'} not settled"] if open_ else []
     more += [f"{rest} {'was' if rest == 1 else 'were'} not run at this scale"] if rest else []
     return "; ".join([said, *more]) + "."
 
@@ -138,7 +141,7 @@ def _claim(folder: Path, claim: Json, anchor: str, sections: Sections) -> Markup
     ]
     pictures = [_figure(folder, p, f"{anchor}-{k}") for k, p in enumerate(claim.get("pictures") or [])]
     judged = [el("strong", f"{verdict.capitalize()}. "), str(claim.get("why", ""))]
-    tolerance = claim.get("tolerance")
+    tolerance, fault = claim.get("tolerance"), standing(claim, folder)
     return el(
         "article",
         el("div", el(f"h{level}", title, id=f"{anchor}-h"), badge(verdict), class_="top"),
@@ -147,6 +150,7 @@ def _claim(folder: Path, claim: Json, anchor: str, sections: Sections) -> Markup
         el("div", *pictures, class_="pictures") if pictures else None,
         el("p", *judged, class_="why"),
         el("p", f"Tolerance: {tolerance}", class_="note") if tolerance else None,
+        el("p", f"This result: {fault}.", class_="note") if fault else None,
         _figures(claim, names),
         *[_given(t, claim, names) for t in claim.get("tables") or []],
         details("Setting and budget", pairs([(k, v) for k, v in spent if v not in (None, "", "–")])),
@@ -170,16 +174,16 @@ def _figures(claim: Json, names: Names) -> Markup | None:
         return None
     rows = []
     for f in figures:
-        span, holds = f.get("interval"), _HOLDS.get(f["holds"]) if isinstance(f.get("holds"), bool) else None
+        span, verdict = f.get("interval"), _verdict(f)
         write = formatter([f.get("measured"), *(span or [])])
-        ends = f"{write(span[0])} to {write(span[1])}" if span else "–"
+        ends = f"{write(span[0])} to {write(span[1])}" if span else "exact" if f.get("exact") else "–"
         rows.append(
             [
                 str(f.get("name")),
                 Cell(str(f.get("reference") or "–")),
                 Cell(f.get("measured"), el("strong", _amount(write(f.get("measured")), f.get("unit")))),
                 Cell(span[0] if span else None, ends),
-                Cell(holds or "–", badge(holds) if holds else "–"),
+                Cell(verdict or "–", badge(verdict) if verdict else "–"),
             ]
         )
     return table(
@@ -189,6 +193,12 @@ def _figures(claim: Json, names: Names) -> Markup | None:
         names=names,
         file=f"{claim.get('name')}-figures",
     )
+
+
+def _verdict(figure: Json) -> str | None:
+    """A figure's verdict; results of earlier versions say only whether the measured value itself holds."""
+    old = _HOLDS.get(figure["holds"]) if isinstance(figure.get("holds"), bool) else None
+    return str(figure["verdict"]) if figure.get("verdict") else old
 
 
 def _given(given: Json, claim: Json, names: Names) -> Markup:

@@ -322,7 +322,11 @@ def details(summary: object, *children: object, open: bool = False) -> Markup:
     return el("details", el("summary", summary), *children, open=open)
 
 
-_BADGES = {"holds": ("holds", "M3 8.5 6.5 12 13 4.5"), "fails": ("fails", "M4 4 12 12 M12 4 4 12")}
+_BADGES = {
+    "holds": ("holds", "M3 8.5 6.5 12 13 4.5"),
+    "fails": ("fails", "M4 4 12 12 M12 4 4 12"),
+    "not settled": ("not-settled", "M5 6 Q5 3 8 3 Q11 3 11 6 Q11 8 8 8.5 V10 M8 12.5 V13"),
+}
 
 
 def badge(verdict: str) -> Markup:
