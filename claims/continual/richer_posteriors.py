@@ -40,7 +40,7 @@ class RicherPosteriors(Claim):
         what="a diagonal in the Kronecker factors' place",
         misses="Kronecker above diagonal",
         names={"Laplace": altered(Laplace, curvature="diagonal")},
-        setting={"seeds": 4, "rank": 0},
+        setting={"rank": 0},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:

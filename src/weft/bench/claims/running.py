@@ -15,6 +15,7 @@ from weft.bench.claims.judging import FAILS, anew, concluded
 from weft.bench.claims.parts import Parts, claim_digests, identity
 from weft.bench.claims.telling import Progress, Report
 from weft.bench.machine import machine, versions
+from weft.bench.statistics import FEWEST_SEEDS
 from weft.core.files import write_text
 from weft.report.digests import BY_HAND, EARLIER, code, content, digest, standing
 
@@ -71,7 +72,7 @@ def reproduce(
 
 
 def caught(path: Path, *, progress: Progress | None = None) -> Json:
-    """Runs a claim's mutant in its quick setting; nothing of it is kept.
+    """Runs a claim's mutant in its quick setting, with as many seeds as an interval needs; nothing of it is kept.
 
     Args:
         path: the claim's file.
@@ -83,7 +84,8 @@ def caught(path: Path, *, progress: Progress | None = None) -> Json:
     claim = load(Path(path))
     with claim.broken() as mutant:
         report = Report(Path(path).stem, progress=progress)
-        result = _run(claim, Path(path), "quick", {**claim.quick, **mutant.setting}, report)
+        setting = {**claim.quick, "seeds": max(claim.quick["seeds"], FEWEST_SEEDS + 1), **mutant.setting}
+        result = _run(claim, Path(path), "quick", setting, report)
     missed = [f["name"] for f in result["figures"] if f["verdict"] == FAILS]
     result |= {"mutant": mutant.what, "caught": any(mutant.misses in name for name in missed)}
     return result
