@@ -391,8 +391,18 @@ def test_the_sentence_warns():
     both = {"optimizer__lr": 0.003, "strategy__strength": 1e-3}
     one = evidence({"erm": 0.9, "l2": 0.9}, values={"l2": 0.35}, setting=both)
     assert "l2 is not better than the base rate on validation" in one["sentences"][0]
+    decay = {"optimizer__lr": 0.003, "strategy__decay": 0.9}
+    assert "the decay chosen for ema is at the edge" in evidence({"ema": 0.9}, setting=decay)["sentences"][0]
     flat = evidence(usual, values={"erm": 3.0}, kind="values")
     assert "no method is better than the base rate" in flat["sentences"][0]
+
+
+def test_a_share_has_no_edge_to_warn_of():
+    from weft.bench.conclusion import _at_edge
+    from weft.core.configured import Range
+
+    assert not _at_edge(1.0, Range(0.0, 1.0))  # and-mask's threshold: nothing lies beyond
+    assert _at_edge(1.0, Range(0.5, 1.0))
 
 
 def test_every_look_at_the_test_is_in_the_ledger_and_there_is_one(tmp_path, monkeypatch):

@@ -232,6 +232,8 @@ class Evidence:
 
 
 def _at_edge(value: float, searched: Range) -> bool:
+    if (searched.low, searched.high) == (0.0, 1.0):  # a share: there is nothing beyond
+        return False
     ends = np.array([searched.low, searched.high, value])
     low, high, at = (np.log(ends) if searched.log else ends).tolist()
     return min(at - low, high - at) <= EDGE * (high - low)
