@@ -36,11 +36,13 @@ class RicherPosteriors(Claim):
     )
     quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "richer": [10.0, 30.0], "rank": 8}
     full = {"seeds": 3, **SHORT, "strengths": [3.0, 10.0, 30.0, 100.0], "richer": [3.0, 10.0, 30.0], "rank": 0}
+    # The diagonal has its own strengths there too. With the Kronecker factors' the quick setting does not settle it:
+    # four seeds gave a gain of .5 points, between -1.3 and 2.4.
     mutant = Mutant(
         what="a diagonal in the Kronecker factors' place",
         misses="Kronecker above diagonal",
         names={"Laplace": altered(Laplace, curvature="diagonal")},
-        setting={"rank": 0},
+        setting={"richer": [100.0, 300.0], "rank": 0},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
