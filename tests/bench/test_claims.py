@@ -47,7 +47,7 @@ class Coin(Claim):
     statement = "Half of the throws show heads."
     reference = "Bernoulli, 1713"
     tolerance = "Within .02: four standard errors."
-    quick = {"seeds": 4, "throws": 10_000, "truth": 0.5}
+    quick = {"seeds": 6, "throws": 10_000, "truth": 0.5}
     full = {"seeds": 8, "throws": 20_000, "truth": 0.5}
 
     def run(self, setting, seeds, report):
@@ -216,11 +216,16 @@ def test_results_of_earlier_versions_keep_their_verdicts():
 def test_one_missed_figure_fails_the_claim_and_is_named():
     report = Report()
     report.figure("good", 1.0, least=0.0, exact=True)
-    report.figure("open", mean_of([0.0, 2.0]), least=0.5)
+    report.figure("open", mean_of([0.0, 2.0] * 3), least=0.5)
     assert report.verdict() == ("not settled", report.verdict()[1])
     assert report.verdict()[1].startswith("1 of 2 judged figures not settled. open: 1 [")
     report.figure("bad", np.float32(0.25), reference="1/2", least=0.5, exact=True)
     report.not_run("large", reference="9")
+    few = Report()
+    few.figure("few", mean_of([1.0, 2.0]), least=0.5)
+    assert few.verdict()[1].startswith(
+        "1 of 1 judged figures not settled. few: 1.5, of too few seeds for an interval (2)"
+    )
     verdict, why = report.verdict()
     assert verdict == "fails"
     assert "1 of 3 judged figures missed. bad: 0.25 (exact) (expected: 1/2; here at least 0.5)" in why
@@ -313,10 +318,10 @@ def test_a_result_is_kept_with_its_pictures(folder, tmp_path):
     assert json.loads((where / "result.json").read_text()) == result == last("coin", out)
     assert (result["format"], result["kind"], result["name"], result["scale"]) == (1, "claim", "coin", "quick")
     assert result["verdict"] == "holds"
-    assert result["seeds"] == [0, 1, 2, 3]
-    assert result["setting"] == {"seeds": "4", "throws": "10000", "truth": "0.5"}
+    assert result["seeds"] == [0, 1, 2, 3, 4, 5]
+    assert result["setting"] == {"seeds": "6", "throws": "10000", "truth": "0.5"}
     assert result["figures"][0]["reference"] == "1/2; here 0.5 ± 0.02"
-    assert len(result["figures"][0]["scores"]) == 4
+    assert len(result["figures"][0]["scores"]) == 6
     million = result["figures"][1]
     assert (million["name"], million["reference"]) == ("heads of a million", "1/2")
     assert million["measured"] is million["interval"] is million["verdict"] is None
@@ -637,7 +642,7 @@ MUTANT = COIN.replace("import Claim, mean_of", "import Claim, Mutant, altered, m
     ("broken", "is_caught"),
     [
         ("setting={'truth': 0.6}", True),
-        ("names={'mean_of': lambda x, right=mean_of: right([0.9, 0.91])}", True),
+        ("names={'mean_of': lambda x, right=mean_of: right([0.9, 0.91] * 3)}", True),
         ("setting={'truth': 0.501}", False),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from weft.bench.claims import Report, last, listed, load, reproduce
+from weft.bench.statistics import FEWEST_SEEDS
 from weft.objectives import REINFORCE, LeastSquares
 from weft.strategies import EWC, Laplace
 
@@ -35,7 +36,8 @@ def test_the_quick_setting_holds(name, tmp_path):
     print(f"{name}: {result['budget']} {[(f['name'], f['measured'], f['interval']) for f in result['figures']]}")
     assert result["verdict"] in ("holds", "not settled"), result["why"]
     assert result["budget"]["trainings"] > 0
-    assert any(figure["interval"] for figure in result["figures"])
+    few = len(result["seeds"]) < FEWEST_SEEDS  # of those a mean has no interval, and is not settled
+    assert few or any(figure["interval"] for figure in result["figures"])
     assert result["tables"]
     assert result["pictures"]
     for picture in result["pictures"]:

@@ -9,7 +9,7 @@ measured ones may be, and why. Its `run` trains, and tells a `Report` what it me
         statement = "Half of the throws show heads."
         reference = "Jakob Bernoulli, Ars Conjectandi, 1713"
         tolerance = "Within .02 of one half, four standard errors of 10,000 throws."
-        quick = {"seeds": 4, "throws": 10_000}
+        quick = {"seeds": 6, "throws": 10_000}
         full = {"seeds": 16, "throws": 1_000_000}
 
         def run(self, setting, seeds, report):

@@ -90,13 +90,19 @@ def concluded(figures: list[Figure]) -> tuple[str, str]:
     for verdict, told in ((FAILS, "missed"), (NOT_SETTLED, "not settled")):
         those = [f for f in found if f["verdict"] == verdict]
         if those:
-            each = "; ".join(f"{f['name']}: {shown(f)} (expected: {f['reference'] or 'true'})" for f in those)
+            each = "; ".join(f"{f['name']}: {shown(f)}{_few(f)} (expected: {f['reference'] or 'true'})" for f in those)
             said.append(f"{len(those)} of {len(found)} judged figures {told}. {each}.")
     if said:
         verdict = FAILS if any(f["verdict"] == FAILS for f in found) else NOT_SETTLED
         return verdict, f"{' '.join(said)}{left}"
     all_of = f"All {len(found)} judged figures are" if len(found) > 1 else "The judged figure is"
     return HOLDS, f"{all_of} within the tolerance.{left}"
+
+
+def _few(figure: Figure) -> str:
+    """What keeps a figure from being settled, where that is the number of seeds."""
+    without = figure["verdict"] == NOT_SETTLED and figure["interval"] is None
+    return f", of too few seeds for an interval ({len(figure['scores'])})" if without else ""
 
 
 def shown(figure: Json | Figure) -> str:
