@@ -325,8 +325,8 @@ def test_a_result_is_kept_with_its_pictures(folder, tmp_path):
     million = result["figures"][1]
     assert (million["name"], million["reference"]) == ("heads of a million", "1/2")
     assert million["measured"] is million["interval"] is million["verdict"] is None
-    assert result["budget"]["trainings"] == 4
-    assert result["budget"]["steps"] == 40_000
+    assert result["budget"]["trainings"] == 6
+    assert result["budget"]["steps"] == 60_000
     assert result["command"] == f"weft reproduce coin --quick --folder {folder}"
     assert result["machine"]["cores"] >= 1
     assert ("accelerator" in result["machine"]) == torch.cuda.is_available()
