@@ -39,6 +39,7 @@ MADE_EARLIER = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::weft.engine.VectorizationWarning")  # what is broken need not be swept at once
 @pytest.mark.parametrize("name", PATHS)
 def test_a_broken_method_fails_its_claim(name):
     if name in IMAGES and not os.environ.get("WEFT_DATA"):
