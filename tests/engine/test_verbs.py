@@ -288,6 +288,8 @@ class Own(Strategy):
 def test_who_chooses_its_own_step_refuses_any_optimizer_but_plain_sgd(optimizer):
     with pytest.raises(ValueError, match=r"expected plain SGD with Own\(\).*Optimizer\('sgd', lr="):
         line(Own(), optimizer=optimizer).fit(X, Y)
+    with pytest.raises(ValueError, match=r"expected plain SGD with Own\(\)"):
+        line(weave(L2(), Own()), optimizer=optimizer).fit(X, Y)
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer("sgd", lr=0.1, momentum=0.0), Optimizer(torch.optim.SGD, lr=0.1)])
