@@ -10,8 +10,9 @@ from torch import nn
 
 from weft import Learner, weave
 from weft.attacks import PGD
-from weft.core import Objective, Output
+from weft.core import Objective, Output, capability
 from weft.core.catalogue import ROOMS, entries
+from weft.core.random import normal, turns
 from weft.engine import VectorizationWarning
 from weft.objectives import GAN, REINFORCE, Classification, Heads, Regression
 from weft.sources import Arrays, Rollouts
@@ -261,6 +262,62 @@ def renamed(source):
     """The source for a head called `label`, which sees its own `site`."""
     fields = {f"label_{name}": source.fields[name] for name in ("y", "site")}
     return Arrays(source.fields["x"], batch_size=12, classes={"label_y": 2}, **fields)
+
+
+class Cloud(Objective):
+    """Normals around a learned mean, sampled by a chain of two turns."""
+
+    fields = ("x",)
+
+    def build(self, spec):
+        self.mean = nn.Parameter(torch.zeros(spec["x"].shape))
+
+    def forward(self, batch, player=""):
+        return Output((batch["x"] - self.mean).square().sum(-1))
+
+    def noise(self, n):
+        return normal((n, *self.mean.shape), place="chain", dtype=self.mean.dtype)
+
+    @capability(merge="share")
+    def sample(self, n):
+        x = self.mean.expand(n, -1)
+        for _ in turns("turn", 2):
+            x = 0.5 * x + self.noise(n)
+        return x
+
+
+class Repeating(Cloud):
+    """Both turns draw at one place."""
+
+    @capability(merge="share")
+    def sample(self, n):
+        return 0.5 * (self.mean + self.noise(n)) + self.noise(n)
+
+
+class Following(Cloud):
+    """A row is drawn after those before it."""
+
+    @capability(merge="share")
+    def sample(self, n):
+        return super().sample(n).cumsum(0)
+
+
+class Stuck(Cloud):
+    @capability(merge="share")
+    def sample(self, n):
+        return super().sample(n) * 0.0
+
+
+def test_a_broken_sampler_is_caught():
+    source = Arrays(torch.as_tensor(X), batch_size=12)
+    check_objective(Cloud(), source)
+    for broken, message in (
+        (Repeating, r"sample: .*second draw at 'chain'.*turns"),
+        (Following, "a row alone as it does among others"),
+        (Stuck, "one row six times"),
+    ):
+        with pytest.raises(ContractError, match=message):
+            check_objective(broken(), source)
 
 
 class Bystander(GAN):

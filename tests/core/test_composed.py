@@ -178,7 +178,7 @@ def test_parts_draw_apart():
     built = build(
         Heads({"a": Noisy("linear"), "b": Noisy("linear")}), Arrays(X, a_y=X[:, 0], b_y=X[:, 0]).spec, 0, X.dtype
     )
-    with keyed(key_of(0), rows):
+    with keyed(key_of(0), rows, again=True):
         one, other = (built.ask(name, built.view(name, batch)).losses for name in ("a", "b"))
         again = built.ask("a", built.view("a", batch)).losses
     assert not torch.equal(one, other)

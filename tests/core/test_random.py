@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from weft.core import random
-from weft.core.random import fold, key_of, keyed, place
+from weft.core.random import fold, key_of, keyed, place, turns
 
 
 def test_the_hash_is_splitmix64():
@@ -59,18 +59,68 @@ def test_places_nest():
             first = random.uniform((3,), place="u")
         with place("inner", 1):
             second = random.uniform((3,), place="u")
+    with keyed(key_of(0), torch.arange(3)):
         assert torch.equal(plain, random.uniform((3,), place="u"))
     assert not torch.equal(plain, first)
     assert not torch.equal(first, second)
 
 
-def test_rows_times_positions():
-    """A draw over rows x positions, flattened, follows its rows."""
+def test_the_leading_axis_is_the_rows_or_the_draw_is_shared():
     with keyed(key_of(0), torch.arange(4)):
-        whole = random.uniform((12, 2), place="u")
+        whole = random.uniform((4, 3, 2), place="three of a row")
+        shared = random.uniform((4, 2), place="shared", shared=True)
+        for wrong in ((12, 2), (2,), (), (3, 4)):
+            with pytest.raises(
+                ValueError, match=r"rows in force, of shape \(4, \.\.\.\).*\(4, K, \.\.\.\).*shared=True"
+            ):
+                random.uniform(wrong, place=f"wrong {wrong}")
     with keyed(key_of(0), torch.arange(2, 4)):
-        part = random.uniform((6, 2), place="u")
-    assert torch.equal(whole[6:], part)
+        assert torch.equal(whole[2:], random.uniform((2, 3, 2), place="three of a row"))
+        assert torch.equal(shared, random.uniform((4, 2), place="shared", shared=True))
+        given = random.normal((3, 2, 5), place="given", rows=torch.arange(6).reshape(3, 2))
+        with pytest.raises(ValueError, match=r"\(3, 2, \.\.\.\), got \(3, 5\)"):
+            random.normal((3, 5), place="given", rows=torch.arange(6).reshape(3, 2))
+    with keyed(key_of(0)):
+        assert torch.equal(given[1, 1], random.normal((1, 5), place="given", rows=torch.tensor([3]))[0])
+        random.normal((7,), place="without rows every draw is shared")
+
+
+def test_a_place_draws_once():
+    with keyed(key_of(0), torch.arange(3)):
+        random.normal((3,), place="z")
+        with pytest.raises(ValueError, match=r"second draw at 'z'.*turns\('z', count\)"):
+            random.normal((3,), place="z")
+        with pytest.raises(ValueError, match="second draw"):
+            random.uniform((3,), place="z", shared=True)
+    with keyed(key_of(0), torch.arange(3), again=True):
+        assert torch.equal(random.normal((3,), place="z"), random.normal((3,), place="z"))
+
+
+def test_loops_draw_by_turns():
+    """An AR(1) chain has the deviation that it should: with one noise for all turns it had that of a sum."""
+    with keyed(key_of(0), torch.arange(20_000)):
+        x = torch.zeros(20_000)
+        for _ in turns("chain", 60):
+            x = 0.9 * x + random.normal((20_000,), place="noise")
+        after = random.normal((20_000,), place="noise")
+    truth = (1 / (1 - 0.9**2)) ** 0.5
+    assert abs(float(x.std()) - truth) < 0.05
+    with keyed(key_of(0), torch.arange(20_000)):
+        assert torch.equal(after, random.normal((20_000,), place="noise")), "the turns end with the loop"
+
+
+def test_a_loop_left_by_an_error_leaves_no_place_behind():
+    with keyed(key_of(0), torch.arange(2)):
+        before = random.uniform((2,), place="u")
+    kept = None
+    try:
+        with keyed(key_of(0), torch.arange(2)):
+            for _ in turns("loop", 3):
+                raise KeyError("left")
+    except KeyError as error:
+        kept = error  # its traceback holds the loop
+    with keyed(key_of(0), torch.arange(2)):
+        assert torch.equal(before, random.uniform((2,), place="u")), kept
 
 
 def test_a_draw_outside_says_so():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
@@ -75,7 +76,7 @@ def result(learner):
     return {**tree(learner), **losses(learner)}
 
 
-def classify(strategy=None, *, weight=None, environment=SITE, **settings):
+def classify(strategy=None, *, weight=None, environment=SITE, net=net, **settings):
     learner = Classifier(net, strategy=strategy, **{**COMMON, **settings})
     return result(learner.fit(X, Y, environment=environment, sample_weight=weight))
 
@@ -143,6 +144,18 @@ class Buffers(nn.Module):
         return self.layer(x) * self.third * self.decay.clone()[0]
 
 
+class Odd(nn.Module):
+    """Drops weights of as many outputs as there are rows, and has time first, with as many times."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.inner, self.out = nn.Linear(inputs, 7, bias=False), nn.Linear(7, outputs)
+
+    def forward(self, x):
+        times = (x @ F.dropout(self.inner.weight, 0.4, self.training).T).T[:, :, None].expand(-1, -1, 3)
+        return self.out(F.dropout(times, 0.4, self.training).mean(-1).T)
+
+
 def few_shots(**settings):
     source = Episodes(sinusoids, tasks=5, shots=3, queries=4)
     learner = Learner(Regression(hidden=(8,)), strategy=MAML(inner_lr=0.05, inner_steps=2), steps=4)
@@ -167,6 +180,8 @@ CASES = {
     "erm, weighted, accumulated": lambda: classify(environment=None, weight=WEIGHT, accumulate=3),
     "erm, batches of one row": lambda: classify(environment=None, epochs=1, batch_size=1),
     "erm, validation, early stopping": lambda: classify(environment=None, epochs=6, validation=0.3, patience=1),
+    "erm, draws of weights and time first": lambda: classify(environment=None, net=Odd),
+    "mask, draws of weights and time first": lambda: classify(ANDMask(threshold=0.3), net=Odd),
     "measured in one part": lambda: measured_in_parts(1),
     "measured in two parts": lambda: measured_in_parts(2),
     "measured in five parts": lambda: measured_in_parts(5),

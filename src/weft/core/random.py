@@ -6,9 +6,13 @@ in which order, in which chunk, on which rank or in which replica it is made:
 
     u[row, j] = hash(seed, step, place, row, j)
 
+The leading axis of a draw is the rows, K draws of a row being `(n, K, ...)`, or the draw is declared
+`shared` by all of them: nothing is guessed from a shape. A place draws once; loops draw apart by `turns`.
+
 The hash is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014), written in wrapping int64 tensor arithmetic, so that it works on every
-device and inside `vmap(grad(...))`.
+device and inside `vmap(grad(...))`. A word of 64 bits holds two uniforms in single precision, one in
+double precision; two uniforms make two normals.
 
 Inside `keyed(key, rows)` the functions `uniform`, `normal`, `categorical` draw one stream per row.
 PyTorch's own random functions inside a user's module (`nn.Dropout`, `torch.randn_like`, ...) are
@@ -20,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -39,6 +43,7 @@ __all__ = [
     "normal",
     "permutation",
     "place",
+    "turns",
     "uniform",
     "unit",
 ]
@@ -48,10 +53,13 @@ _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
 
 def _mix(x: Tensor) -> Tensor:
-    """SplitMix64's finalizer; `>>` on int64 is arithmetic, hence the masks."""
-    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _FIRST
-    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _SECOND
-    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+    """SplitMix64's finalizer, in place, of a tensor that nobody else holds; `>>` is arithmetic, hence the masks."""
+    x ^= (x >> 30).bitwise_and_(0x3FFFFFFFF)
+    x *= _FIRST
+    x ^= (x >> 27).bitwise_and_(0x1FFFFFFFFF)
+    x *= _SECOND
+    x ^= (x >> 31).bitwise_and_(0x1FFFFFFFF)
+    return x
 
 
 @cache
@@ -91,22 +99,44 @@ def bits(key: Tensor, shape: Sequence[int]) -> Tensor:
     count = math.prod(shape)
     index = torch.arange(1, count + 1, dtype=torch.int64, device=key.device) * _GOLDEN
     words = _mix(key.unsqueeze(-1) + index)
-    return words.reshape(*key.shape, *shape)
+    return words.reshape((*key.shape, *shape))
 
 
 def unit(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform in [0, 1), shape `key.shape + shape`, with every bit that the dtype's mantissa holds."""
     digits = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}[dtype]
-    words = (bits(key, shape) >> (64 - digits)) & (2**digits - 1)
-    return words.to(dtype) * 2.0**-digits
+    if dtype == torch.float64:
+        return _number(bits(key, shape) >> (64 - digits), digits, dtype)
+    count = math.prod(shape)
+    words = bits(key, ((count + 1) // 2,))
+    both = torch.cat([_number(words, digits, dtype), _number(words >> 32, digits, dtype)], -1)
+    return both[..., :count].reshape((*key.shape, *shape))
 
 
 def gauss(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal, shape `key.shape + shape`, by Box-Muller; 1 - u is never 0."""
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    pair = unit(key, (2, *shape), wide)
-    u, v = pair.unbind(key.dim())
-    return (torch.sqrt(-2.0 * torch.log1p(-u)) * torch.cos(2.0 * math.pi * v)).to(dtype)
+    """Standard normal, shape `key.shape + shape`, by Box and Muller: a radius and an angle make two."""
+    count = math.prod(shape)
+    pairs = (count + 1) // 2
+    if dtype == torch.float64:
+        u, v = unit(key, (2, pairs), dtype).unbind(key.dim())
+        radius, angle = torch.log1p(-u), v * (2.0 * math.pi)
+    else:  # 31 bits and a half for the radius, so that it is never infinite and reaches 6.6
+        words = bits(key, (pairs,))
+        radius = (words >> 32).bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).log_()
+        angle = words.int().float().mul_(math.pi * 2.0**-31)
+    radius = radius.mul_(-2.0).sqrt_()
+    both = torch.stack([torch.cos(angle), torch.sin(angle)], -2).mul_(radius.unsqueeze(-2)).flatten(-2)
+    return both[..., :count].reshape((*key.shape, *shape)).to(dtype)
+
+
+def _number(words: Tensor, digits: int, dtype: torch.dtype) -> Tensor:
+    """In [0, 1), from the last so many bits."""
+    return (words & (2**digits - 1)).to(dtype).mul_(2.0**-digits)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """In which a draw is compared: the 8 bits of bfloat16 would make .0037 of a probability of .001."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def permutation(key: Tensor, n: int) -> Tensor:
@@ -135,6 +165,7 @@ class keyed:
     Args:
         key: a scalar key (of seed and step).
         rows: the row numbers of the batch at hand, shape `(n,)`; without them every draw is shared.
+        again: whether a place may draw again, and draws the same: where a forward is run twice on purpose.
 
     >>> with keyed(key_of(0), torch.arange(4)):
     ...     whole = normal((4, 2), place="z")
@@ -144,32 +175,42 @@ class keyed:
     True
     """
 
-    def __init__(self, key: Tensor, rows: Tensor | None = None) -> None:
-        self.key = key
-        self.rows = rows
+    def __init__(self, key: Tensor, rows: Tensor | None = None, *, again: bool = False) -> None:
+        self.key, self.rows = key, rows
+        self._drawn: set[tuple[int | str, ...]] | None = None if again or rows is None else set()
 
     def __enter__(self) -> keyed:
         if not hasattr(_frames, "stack"):
-            _frames.stack = []
+            _frames.stack, _frames.places = [], []
         _frames.stack.append(self)
+        self._depth = len(_frames.places)
         return self
 
     def __exit__(self, *exc: Any) -> None:
         _frames.stack.pop()
+        del _frames.places[self._depth :]  # those of a loop that was left by an error
 
-    def stream(self, shape: Sequence[int], where: int | str, rows: Tensor | None) -> tuple[Tensor, tuple[int, ...]]:
-        """The keys for a draw of `shape`, and what remains of the shape: one stream per row where
-        the leading axis is the batch's rows (or a whole multiple: rows times positions), else one."""
-        key = fold(self.key, where)
+    def stream(self, shape: tuple[int, ...], where: int | str, rows: Tensor | None, shared: bool) -> Tensor:
+        """The key of a draw, or its keys, one for each row."""
+        path = (where, *_frames.places)
+        if rows is None and self._drawn is not None:
+            if path in self._drawn:
+                raise ValueError(
+                    f"expected each place to draw once, got a second draw at {where!r}, which would be the same; "
+                    f"keep the first, name another place, or loop by `for t in turns({str(where)!r}, count)`"
+                )
+            self._drawn.add(path)
+        key = fold(self.key, *path)
         rows = self.rows if rows is None else rows
-        if rows is not None and len(shape) > 0:
-            n, lead = rows.shape[0], shape[0]
-            if lead == n:
-                return fold(key, rows), tuple(shape[1:])
-            if n > 0 and lead > n and lead % n == 0:
-                inner = torch.arange(lead // n, device=key.device)
-                return fold(fold(key, rows).unsqueeze(1), inner).reshape(lead), tuple(shape[1:])
-        return key, tuple(shape)
+        if shared or rows is None:
+            return key
+        if shape[: rows.dim()] != rows.shape:
+            n = ", ".join(map(str, rows.shape))
+            raise ValueError(
+                f"expected a draw for each of the rows in force, of shape ({n}, ...), got {shape} at {where!r}; "
+                f"K draws of a row are ({n}, K, ...), and one draw for all rows is declared by shared=True"
+            )
+        return fold(key, rows)
 
 
 class place:
@@ -189,8 +230,8 @@ class place:
         self._names = list(names)
 
     def __enter__(self) -> place:
-        if not hasattr(_frames, "places"):
-            _frames.places = []
+        if not hasattr(_frames, "stack"):
+            _frames.stack, _frames.places = [], []
         self._depth = len(_frames.places)
         _frames.places.extend(self._names)
         return self
@@ -199,36 +240,72 @@ class place:
         del _frames.places[self._depth :]
 
 
+def turns(name: str, count: int) -> Iterator[int]:
+    """0 to count - 1, each turn with a place of its own: what a loop draws is drawn anew in each.
+
+    >>> with keyed(key_of(0), torch.arange(2)):
+    ...     first, second = [normal((2,), place="z") for _ in turns("chain", 2)]
+    >>> torch.equal(first, second)
+    False
+    """
+    for turn in range(count):
+        with place(name, turn):
+            yield turn
+
+
 def _draw(
-    make: Callable[..., Tensor], shape: Sequence[int], where: int | str, rows: Tensor | None, dtype: torch.dtype
+    make: Callable[..., Tensor],
+    shape: Sequence[int],
+    where: int | str,
+    rows: Tensor | None,
+    shared: bool,
+    dtype: torch.dtype,
 ) -> Tensor:
-    key, rest = _current().stream(tuple(shape), where, rows)
-    for name in getattr(_frames, "places", ()):
-        key = fold(key, name)
-    return make(key, rest, dtype)
+    shape = tuple(shape)
+    key = _current().stream(shape, where, rows, shared)
+    return make(key, shape[key.dim() :], dtype)
 
 
 def uniform(
-    shape: Sequence[int], *, place: int | str, rows: Tensor | None = None, dtype: torch.dtype = torch.float32
+    shape: Sequence[int],
+    *,
+    place: int | str,
+    rows: Tensor | None = None,
+    shared: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Uniform in [0, 1) under the key in force (and its rows, unless others are given)."""
-    return _draw(unit, shape, place, rows, dtype)
+    """Uniform in [0, 1) under the key in force.
+
+    Args:
+        shape: its leading axis is the rows.
+        place: a name of its own among the draws of a forward.
+        rows: row numbers, in place of those in force.
+        shared: one draw for all rows; its leading axis is then any.
+        dtype: floating-point.
+    """
+    return _draw(unit, shape, place, rows, shared, dtype)
 
 
 def normal(
-    shape: Sequence[int], *, place: int | str, rows: Tensor | None = None, dtype: torch.dtype = torch.float32
+    shape: Sequence[int],
+    *,
+    place: int | str,
+    rows: Tensor | None = None,
+    shared: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Standard normal under the key in force (and its rows, unless others are given)."""
-    return _draw(gauss, shape, place, rows, dtype)
+    """Standard normal under the key in force; arguments as for `uniform`."""
+    return _draw(gauss, shape, place, rows, shared, dtype)
 
 
-def bernoulli(probability: Tensor, *, place: int | str) -> Tensor:
+def bernoulli(probability: Tensor, *, place: int | str, shared: bool = False) -> Tensor:
     """Zeros and ones, in the dtype of `probability`."""
-    return (uniform(probability.shape, place=place, dtype=probability.dtype) < probability).to(probability.dtype)
+    u = uniform(probability.shape, place=place, shared=shared, dtype=_wide(probability.dtype))
+    return (u < probability).to(probability.dtype)
 
 
-def categorical(logits: Tensor, *, place: int | str) -> Tensor:
+def categorical(logits: Tensor, *, place: int | str, shared: bool = False) -> Tensor:
     """Class numbers drawn by the Gumbel-max trick; shape `logits.shape[:-1]`."""
-    u = uniform(logits.shape, place=place, dtype=logits.dtype)
+    u = uniform(logits.shape, place=place, shared=shared, dtype=_wide(logits.dtype))
     gumbel = -torch.log(-torch.log(u.clamp_min(torch.finfo(u.dtype).tiny)))
     return (logits + gumbel).argmax(-1)

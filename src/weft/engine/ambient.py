@@ -1,10 +1,15 @@
 """PyTorch's own random functions, served from the key in force.
 
 A user's module draws by `nn.Dropout`, `torch.randn_like`, attention's dropout and the like, from an
-ambient generator. Inside `ambient()` those calls are answered by `weft.core.random` instead, keyed by
+ambient generator. Inside `serving(...)` those calls are answered by `weft.core.random` instead, keyed by
 their number of call in the forward, so that such a module too gives the same draws in a replica, in a
 chunk, on another rank or after a resume. What draws inside a kernel (the dropout between the layers
 of `nn.LSTM` and its kin) cannot be reached and is refused by `refuse_hidden_randomness`.
+
+Such a call does not say which of its axes are rows. Its shape is not guessed from: the first time, a
+module is run once more on twice the rows, and the axis that doubles is theirs. A draw that has none
+(DropConnect's, of weights) is shared by all rows. Where the axis holds several positions of each row, as
+after `x.reshape(n * t, d)`, those of a row must follow each other: rows outermost.
 
 Batch normalization is answered here too, where torch's own rule under `vmap` is wrong.
 """
@@ -13,8 +18,8 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,19 +27,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
-from weft.core.random import bernoulli, normal, uniform
+from weft.core import random
+from weft.core.random import key_of, keyed
 from weft.engine.vectorize import vectorizing
 
-__all__ = ["ambient", "refuse_hidden_randomness", "serving"]
+__all__ = ["learn", "refuse_hidden_randomness", "serving"]
+
+Axes = dict[int, tuple[int, int] | None]
+"""Of each call that draws, by its number: the axis of the rows and how many positions each has there, or None."""
 
 
 class ambient(TorchFunctionMode):
-    """Within it PyTorch's random functions draw from the key in force."""
+    """Within it PyTorch's random functions draw from the key in force.
 
-    def __init__(self) -> None:
+    Args:
+        axes: of the calls; None to draw for all rows alike, and to find them out.
+        rows: how many there are.
+
+    Attributes:
+        shapes: what was drawn, by number of call.
+    """
+
+    def __init__(self, axes: Axes | None = None, rows: int = 0) -> None:
         super().__init__()
-        self._calls = 0
+        self._calls, self._axes, self._rows = 0, axes, rows
+        self.shapes: dict[int, tuple[int, ...]] = {}
 
     def __torch_function__(
         self,
@@ -49,19 +68,132 @@ class ambient(TorchFunctionMode):
         self._calls += 1
         return served(self, self._calls, *args, **(kwargs or {}))
 
+    def uniform(self, shape: Sequence[int], call: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Uniform in [0, 1), row by row where the call has rows."""
+        return self._draw(random.uniform, tuple(shape), call, dtype)
+
+    def normal(self, shape: Sequence[int], call: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Standard normal, row by row where the call has rows."""
+        return self._draw(random.normal, tuple(shape), call, dtype)
+
+    def order(self, n: int, call: int) -> Tensor:
+        """A permutation of 0..n-1, the same for all rows: of the rows themselves there is none."""
+        words = self.uniform((n,), call, torch.float64)
+        if self._axes is not None and self._axes[call] is not None:
+            raise ValueError(
+                "expected draws row by row, or for all rows alike, got torch.randperm over the rows of a batch: it "
+                "mixes examples, so that no chunk, group or rank could draw its part; permute features or positions, "
+                "or mix rows in the source"
+            )
+        return words.argsort()
+
+    def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...], call: int, dtype: torch.dtype) -> Tensor:
+        self.shapes[call] = shape
+        if self._axes is None:
+            return draw(shape, place=call, shared=True, dtype=dtype)
+        if call not in self._axes:
+            raise ValueError(
+                f"expected a forward that draws as often for every batch, got a draw more, of shape {shape}: it cannot "
+                "be told which of its axes are rows; draw always and choose by torch.where, or draw by weft.core.random"
+            )
+        found = self._axes[call]
+        if found is None:
+            return draw(shape, place=call, shared=True, dtype=dtype)
+        axis, positions = found
+        if len(shape) <= axis or shape[axis] != self._rows * positions:
+            raise ValueError(
+                f"expected {self._rows * positions} along axis {axis} of the {call}. random call in a forward of "
+                f"{self._rows} rows, as its shape went with the rows at first, got {shape}; draw by weft.core.random"
+            )
+        others = shape[:axis] + shape[axis + 1 :]
+        drawn = draw((self._rows, positions, *others), place=call, dtype=dtype)
+        return drawn.flatten(0, 1).movedim(0, axis)
+
 
 _DRAWLESS = ("linear", "activation", "conv", "container", "flatten", "normalization", "pooling", "padding", "sparse")
 _without_draws: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, dict[Hashable, Axes]] = WeakKeyDictionary()
 
 
-def serving(module: nn.Module) -> AbstractContextManager[object]:
-    """`ambient()` around a module's forward; nothing, which is cheaper, where all its layers are known not to draw.
+@contextmanager
+def serving(
+    module: nn.Module, ask: Callable[..., object], args: Sequence[object], rows: Tensor | None, what: Hashable
+) -> Iterator[None]:
+    """Serves the draws of `ask(*args)`, which runs a module; arguments as for `learn`."""
+    if not learn(module, ask, args, rows, what):
+        yield
+    elif rows is None:
+        with ambient():
+            yield
+    else:
+        with ambient(_known[module][what, module.training], len(rows)):
+            yield
 
-    Those are torch's layers without randomness, and weft's own, which draw by `weft.core.random`.
+
+def learn(
+    module: nn.Module, ask: Callable[..., object], args: Sequence[object], rows: Tensor | None, what: Hashable
+) -> bool:
+    """Whether the module may draw, and if so, the first time, which of its draws are the rows'.
+
+    Torch's layers without randomness do not, nor do weft's own, which draw by `weft.core.random`.
+
+    Args:
+        module: what is run.
+        ask: runs it, and may be called more than once.
+        args: numbers or trees of tensors; what is as long as the rows is doubled.
+        rows: row numbers, or None where every draw is shared.
+        what: which of the module's answers it is.
     """
     if module not in _without_draws:
         _without_draws[module] = not any(_may_draw(layer) for layer in module.modules())
-    return nullcontext() if _without_draws[module] else ambient()
+    if _without_draws[module]:
+        return False
+    known = _known.setdefault(module, {})
+    if rows is not None and (what, module.training) not in known:
+        known[what, module.training] = _axes_of(ask, args, rows)
+    return True
+
+
+def _axes_of(ask: Callable[..., object], args: Sequence[object], rows: Tensor) -> Axes:
+    """The axes of the rows in the draws of `ask(*args)`, found by asking on twice the rows."""
+    n, key = len(rows), key_of(0, device=rows.device)
+    once = _shapes(ask, args, key)
+    if not once:
+        return {}
+    twice = _shapes(ask, pytree.tree_map(lambda leaf: _doubled(leaf, n), tuple(args)), key)
+    if once.keys() != twice.keys():
+        raise ValueError(
+            f"expected a forward that draws as often for {2 * n} rows as for {n}, got {len(twice)} random calls and "
+            f"{len(once)}; draw always and choose by torch.where, or draw by weft.core.random"
+        )
+    return {call: _axis(once[call], twice[call], n) for call in once}
+
+
+def _shapes(ask: Callable[..., object], args: Sequence[object], key: Tensor) -> dict[int, tuple[int, ...]]:
+    with torch.no_grad(), keyed(key), ambient() as watching:
+        ask(*args)
+    return watching.shapes
+
+
+def _doubled(leaf: object, rows: int) -> object:
+    if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == rows:
+        return torch.cat([leaf, leaf])
+    return 2 * rows if isinstance(leaf, int) and leaf == rows and not isinstance(leaf, bool) else leaf
+
+
+def _axis(once: tuple[int, ...], twice: tuple[int, ...], rows: int) -> tuple[int, int] | None:
+    """Which axis grew with the rows."""
+    grown = [axis for axis, (a, b) in enumerate(zip(once, twice, strict=False)) if a != b]
+    if len(once) == len(twice) and not grown:
+        return None
+    if len(once) == len(twice) and len(grown) == 1:
+        axis = grown[0]
+        if once[axis] % rows == 0 and twice[axis] == 2 * once[axis]:
+            return axis, once[axis] // rows
+    raise ValueError(
+        f"expected draws with the rows along one axis, a row's positions side by side, got {once} for {rows} rows and "
+        f"{twice} for {2 * rows}; draw by weft.core.random, which says whose draws they are"
+    )
 
 
 def _may_draw(layer: nn.Module) -> bool:
@@ -89,14 +221,17 @@ def _size(size: Any) -> tuple[int, ...]:
 
 def _dropout_along(spatial: bool) -> Callable[..., Tensor]:
     def dropout(
-        _: ambient, call: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        frame: ambient, call: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
-        if not training or p == 0.0:
+        if not training:
+            return input
+        shape = input.shape[:2] + (1,) * (input.dim() - 2) if spatial else input.shape
+        frame.shapes[call] = shape  # also of one that draws nothing yet: its p may rise
+        if p == 0.0:
             return input
         if p == 1.0:
             return input * 0.0
-        shape = input.shape[:2] + (1,) * (input.dim() - 2) if spatial else input.shape
-        keep = uniform(shape, place=call) >= p
+        keep = frame.uniform(shape, call) >= p
         return input * keep / (1.0 - p)
 
     return dropout
@@ -107,12 +242,12 @@ def _torch_dropout(frame: ambient, call: int, input: Tensor, p: float, train: bo
 
 
 def _alpha_dropout(
-    _: ambient, call: int, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+    frame: ambient, call: int, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     if not training or p == 0.0:
         return input
     saturated = -1.7580993408473766  # SELU's negative limit: -scale * alpha
-    keep = (uniform(input.shape, place=call) >= p).to(input.dtype)
+    keep = (frame.uniform(input.shape, call) >= p).to(input.dtype)
     a = ((1 - p) * (1 + p * saturated**2)) ** -0.5
     return a * (input * keep + saturated * (1 - keep)) - a * saturated * p
 
@@ -166,28 +301,28 @@ def _inside(function: Any) -> Callable[..., object]:
 def _filled(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """An in-place random fill (`x.normal_()`), by copying the draw in."""
 
-    def fill(_: ambient, call: int, input: Tensor, *args: object, **kwargs: object) -> Tensor:
+    def fill(frame: ambient, call: int, input: Tensor, *args: object, **kwargs: object) -> Tensor:
         kwargs.pop("generator", None)
-        return input.copy_(draw(call, input, *args, **kwargs))
+        return input.copy_(draw(frame, call, input, *args, **kwargs))
 
     return fill
 
 
-def _uniform_fill(call: int, x: Tensor, low: float = 0.0, high: float = 1.0, **bounds: float) -> Tensor:
+def _uniform_fill(frame: ambient, call: int, x: Tensor, low: float = 0.0, high: float = 1.0, **bounds: float) -> Tensor:
     low, high = bounds.get("from", low), bounds.get("to", high)
-    return low + (high - low) * uniform(x.shape, place=call, dtype=x.dtype)
+    return low + (high - low) * frame.uniform(x.shape, call, x.dtype)
 
 
-def _normal_fill(call: int, x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    return mean + std * normal(x.shape, place=call, dtype=x.dtype)
+def _normal_fill(frame: ambient, call: int, x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return mean + std * frame.normal(x.shape, call, x.dtype)
 
 
-def _bernoulli_fill(call: int, x: Tensor, p: float | Tensor = 0.5) -> Tensor:
-    return (uniform(x.shape, place=call) < p).to(x.dtype)
+def _bernoulli_fill(frame: ambient, call: int, x: Tensor, p: float | Tensor = 0.5) -> Tensor:
+    return (frame.uniform(x.shape, call, torch.float64) < p).to(x.dtype)
 
 
-def _exponential_fill(call: int, x: Tensor, lambd: float = 1.0) -> Tensor:
-    return -torch.log1p(-uniform(x.shape, place=call, dtype=x.dtype)) / lambd
+def _exponential_fill(frame: ambient, call: int, x: Tensor, lambd: float = 1.0) -> Tensor:
+    return -torch.log1p(-frame.uniform(x.shape, call, torch.float64)) / lambd
 
 
 def _fresh(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -199,8 +334,8 @@ def _fresh(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
         device: torch.device | str | None = None,
         **options: Any,
     ) -> Tensor:
-        shape = _size(options.pop("size", None) or size)
-        value = draw(shape, place=call, dtype=dtype or torch.get_default_dtype())
+        given = options.pop("size", None)
+        value = draw(frame, _size(size) if given is None else given, call, dtype or torch.get_default_dtype())
         return value.to(device) if device is not None else value
 
     return make
@@ -208,13 +343,13 @@ def _fresh(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _fresh_like(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def make(frame: ambient, call: int, input: Tensor, *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
-        return draw(input.shape, place=call, dtype=dtype or input.dtype)
+        return draw(frame, input.shape, call, dtype or input.dtype)
 
     return make
 
 
 def _torch_normal(
-    _: ambient,
+    frame: ambient,
     call: int,
     mean: Tensor | float,
     std: Tensor | float = 1.0,
@@ -226,16 +361,29 @@ def _torch_normal(
         size if size is not None else torch.broadcast_shapes(*(v.shape for v in (mean, std) if isinstance(v, Tensor)))
     )
     dtype = like.dtype if isinstance(like, Tensor) else torch.get_default_dtype()
-    return mean + std * normal(shape, place=call, dtype=dtype)
+    return mean + std * frame.normal(shape, call, dtype)
 
 
-def _torch_bernoulli(_: ambient, call: int, input: Tensor, p: float | None = None, **options: object) -> Tensor:
-    return bernoulli(input if p is None else torch.full_like(input, p), place=call)
+def _torch_bernoulli(frame: ambient, call: int, input: Tensor, p: float | None = None, **options: object) -> Tensor:
+    return _bernoulli_fill(frame, call, input, input if p is None else p)
 
 
-def _randint(_: ambient, call: int, *args: Any, dtype: torch.dtype = torch.int64, **options: object) -> Tensor:
-    low, high, shape = args if len(args) == 3 else (0, *args)
-    return (low + (high - low) * uniform(shape, place=call, dtype=torch.float64)).floor().to(dtype)
+def _randint(
+    frame: ambient, call: int, *args: Any, dtype: torch.dtype = torch.int64, device: Any = None, **named: Any
+) -> Tensor:
+    """`randint(high, size)` or `randint(low, high, size)`, each by position or by name."""
+    given = list(args)
+    shape = named["size"] if "size" in named else given.pop()
+    high = named["high"] if "high" in named else given.pop()
+    low = given.pop() if given else named.get("low", 0)
+    drawn = (low + (high - low) * frame.uniform(shape, call, torch.float64)).floor().to(dtype)
+    return drawn.to(device) if device is not None else drawn
+
+
+def _randperm(
+    frame: ambient, call: int, n: int, *, dtype: torch.dtype = torch.int64, device: Any = None, **options: object
+) -> Tensor:
+    return frame.order(n, call).to(device=device, dtype=dtype)
 
 
 def _batch_norm(
@@ -276,6 +424,26 @@ def _refuse(function: Callable[..., object]) -> Callable[..., object]:
     return refused
 
 
+_REFUSED: tuple[Callable[..., object], ...] = (
+    torch.multinomial,
+    torch.poisson,
+    torch.binomial,
+    torch.randint_like,
+    torch.rrelu,
+    torch.alpha_dropout,
+    torch.feature_dropout,
+    torch.feature_alpha_dropout,
+    torch.native_dropout,
+    torch._sample_dirichlet,
+    torch._standard_gamma,
+    torch.Tensor.multinomial,
+    torch.Tensor.cauchy_,
+    torch.Tensor.geometric_,
+    torch.Tensor.log_normal_,
+    torch.Tensor.random_,
+    F.feature_alpha_dropout,
+    F.rrelu,
+)
 _SERVED: dict[Callable[..., object], Callable[..., object]] = {
     F.dropout: _dropout_along(False),
     F.dropout1d: _dropout_along(True),
@@ -287,11 +455,12 @@ _SERVED: dict[Callable[..., object], Callable[..., object]] = {
     F.multi_head_attention_forward: _inside(F.multi_head_attention_forward),
     F.gumbel_softmax: _inside(F.gumbel_softmax),
     F.batch_norm: _batch_norm,
-    torch.rand: _fresh(uniform),
-    torch.randn: _fresh(normal),
+    torch.rand: _fresh(ambient.uniform),
+    torch.randn: _fresh(ambient.normal),
     torch.randint: _randint,
-    torch.rand_like: _fresh_like(uniform),
-    torch.randn_like: _fresh_like(normal),
+    torch.randperm: _randperm,
+    torch.rand_like: _fresh_like(ambient.uniform),
+    torch.randn_like: _fresh_like(ambient.normal),
     torch.normal: _torch_normal,
     torch.bernoulli: _torch_bernoulli,
     torch.Tensor.bernoulli: _torch_bernoulli,
@@ -299,8 +468,5 @@ _SERVED: dict[Callable[..., object], Callable[..., object]] = {
     torch.Tensor.normal_: _filled(_normal_fill),
     torch.Tensor.bernoulli_: _filled(_bernoulli_fill),
     torch.Tensor.exponential_: _filled(_exponential_fill),
-    **{
-        function: _refuse(function)
-        for function in (torch.multinomial, torch.randperm, torch.poisson, torch.binomial, F.rrelu)
-    },
+    **{function: _refuse(function) for function in _REFUSED},
 }

@@ -27,9 +27,11 @@ def call(state: State, name: str, *args: object, key: Tensor, rows: Tensor | Non
     training = objective.training
     objective.eval()
     try:
-        held = holding(objective, state.params, dict(state.buffers))
-        with torch.no_grad(), keyed(key, rows), serving(objective), held:
-            return getattr(objective, name)(*args)
+        ask, held = getattr(objective, name), holding(objective, state.params, dict(state.buffers))
+        # A measure may run the forward more than once, and means the same draws.
+        drawing = keyed(key, rows, again=name == "measure")
+        with torch.no_grad(), held, drawing, serving(objective, ask, args, rows, name):
+            return ask(*args)
     finally:
         objective.train(training)
 

@@ -55,6 +55,8 @@ def lies(
         if not callable(getattr(objective, name, None)):
             yield f"expected the capability {name!r} to be a method, got {getattr(objective, name, None)!r}"
     yield from _read(objective, params, buffers, batch)
+    if "sample" in objective.capabilities():
+        yield from _sampled(State(objective, params, dict(buffers), torch.tensor(0)))
 
 
 def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:
@@ -146,3 +148,17 @@ def _read(objective: Objective, params: Params, buffers: Params, batch: Batch) -
     for name in objective.fields:
         if name in batch and same({n: value for n, value in batch.items() if n != name}):
             yield f"expected {name!r} to be read of the batch, as fields says, got losses and measures without it"
+
+
+def _sampled(state: State) -> Iterator[str]:
+    """A sampler draws each place once, and its rows alone are its rows together."""
+    rows = torch.arange(6)
+    try:
+        whole, *parts = (call(state, "sample", len(own), key=key_of(0), rows=own) for own in (rows, rows[:2], rows[2:]))
+    except ValueError as error:
+        yield f"sample: {error}"
+        return
+    if not torch.allclose(torch.cat(parts), whole):
+        yield "expected sample to draw a row alone as it does among others, got another; draw by row, or shared=True"
+    if bool((whole == whole[:1]).all()):
+        yield "expected sample to draw each row by itself, got one row six times"

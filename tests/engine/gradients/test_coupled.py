@@ -18,7 +18,7 @@ from weft.core.source import Field, flatten_groups, number_rows
 from weft.core.strategy import Strategy, Summing
 from weft.core.trees import tree_map
 from weft.engine import verbs
-from weft.engine.ambient import ambient
+from weft.engine.ambient import serving
 from weft.engine.build import build, initialize
 from weft.engine.gradients.coupled import Jacobian, fitting, mixes
 from weft.engine.gradients.gradient import gradient as gradient_of
@@ -114,7 +114,8 @@ def loop(built, at, batch):
     module = copy.deepcopy(built)
     module.load_state_dict({**at.params, **at.buffers})
     module.train()
-    with keyed(KEY, batch["row"]), ambient():
+    aside = copy.deepcopy(module)
+    with keyed(KEY, batch["row"]), serving(module, aside, (batch,), batch["row"], ""):
         losses = module(batch).losses
     counts = torch.ones_like(losses) if "weight" not in batch else (batch["weight"] > 0).to(losses.dtype)
     named = dict(module.named_parameters())

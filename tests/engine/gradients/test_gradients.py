@@ -1,5 +1,6 @@
 """Pooled, group and example gradients against naive loops; chunks; fallbacks; buffers."""
 
+import copy
 import gc
 import warnings
 
@@ -15,7 +16,7 @@ from weft.core.strategy import Penalty, Strategy, weighted_mean
 from weft.core.trees import tree_map
 from weft.core.weave import weave
 from weft.engine import verbs
-from weft.engine.ambient import ambient
+from weft.engine.ambient import serving
 from weft.engine.build import build, initialize
 from weft.engine.gradients import groups
 from weft.engine.gradients.gradient import gradient as gradient_of
@@ -87,7 +88,8 @@ def naive(built, params, buffers, batch):
     """One ordinary backward through the module itself."""
     module = build(Classification(built.net), SPEC, 0, torch.float64).train()
     module.load_state_dict({**params, **buffers})
-    with keyed(KEY, batch["row"]), ambient():
+    aside = copy.deepcopy(module)
+    with keyed(KEY, batch["row"]), serving(module, aside, (batch,), batch["row"], ""):
         losses = module(batch).losses
     reduce(losses, batch.get("weight")).backward()
     return {n: p.grad for n, p in module.named_parameters()}, dict(module.named_buffers())

@@ -65,8 +65,13 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
 
     def loss(params: Params, batch: Batch) -> Output:
         fresh = {name: value.clone() for name, value in buffers.items()}
-        args, held = ((batch, player) if player else (batch,)), {**others, **params}
-        with keyed(key, batch.get("row")), serving(objective), holding(objective, held, fresh):
+        args, rows, held = ((batch, player) if player else (batch,)), batch.get("row"), {**others, **params}
+
+        def aside(*args: object) -> None:
+            with holding(objective, held, {name: value.clone() for name, value in buffers.items()}):
+                objective(*args)
+
+        with keyed(key, rows), serving(objective, aside, args, rows, player), holding(objective, held, fresh):
             output = objective(*args)
         output.buffers = fresh
         output.weight = batch.get("weight")

@@ -25,7 +25,7 @@ from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed, unit
 from weft.core.source import Batch, rows_of
 from weft.core.trees import AnyTree, Params, tree_map
-from weft.engine.ambient import serving
+from weft.engine.ambient import learn, serving
 from weft.engine.distributed import share, world
 from weft.engine.distributed import total as over_ranks
 from weft.engine.gradients.layers import Taps, agree, patches, positions
@@ -68,12 +68,18 @@ class Passes:
 
     def run(self, readout: Readout, values: Params, batch: Batch) -> Scalars:
         """The readout's scalars at these parameters."""
+        served = self._served(batch)
         with (
-            keyed(self.key, batch["row"]),
-            serving(self.objective),
             holding(self.objective, {**self.others, **values}, dict(self.buffers)),
+            keyed(self.key, batch["row"]),
+            serving(*served),
         ):
-            return list(readout(self.objective(*((batch, self.player) if self.player else (batch,))), batch))
+            return list(readout(self.objective(*served[2]), batch))
+
+    def _served(self, batch: Batch) -> tuple[Any, ...]:
+        """What the serving of its draws has to know."""
+        args = (batch, self.player) if self.player else (batch,)
+        return self.objective, self.objective, args, batch["row"], self.player
 
     def over(self, sums: AnyTree, visit: Callable[[Batch], None]) -> tuple[AnyTree, float]:
         """Visits every batch, which adds to `sums`, a tree of tensors; these and the sum of the examples' weights."""
@@ -83,6 +89,8 @@ class Passes:
         try:
             for batch in (share(whole, 0) for whole in self.batches()):
                 examples += float(batch["weight"].sum()) if "weight" in batch else rows_of(batch)
+                with holding(self.objective, {**self.others, **self.params}, dict(self.buffers)):
+                    learn(*self._served(batch))  # before the visit counts the calls of layers
                 visit(batch)
         finally:
             self.objective.train(training)
