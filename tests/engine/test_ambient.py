@@ -9,7 +9,8 @@ from torch.func import vmap
 from weft import Learner
 from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed
-from weft.engine.ambient import refuse_hidden_randomness, serving
+from weft.engine.ambient import refuse_hidden_randomness
+from weft.engine.serving import serving
 
 
 def run(module, x, rows, seed=0):

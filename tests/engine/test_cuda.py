@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from weft import Classifier, Learner, Optimizer, weave
+from weft.core import random
 from weft.data import ring
 from weft.engine.engine import Engine
 from weft.nets import MLP
@@ -172,3 +173,20 @@ def test_recorded_is_eager_is_cpu(name, monkeypatch):
     if name == "sweep":
         assert "diverged" in recorded.stop_reason_[2]
         assert "completed" in recorded.stop_reason_[0]
+
+
+@pytest.mark.parametrize("shape", [(256, 784), (7, 5), (3, 1), (4,), (0, 3)])
+def test_one_kernel_draws_what_the_plain_operations_draw(shape, monkeypatch):
+    def draws(device, fused):
+        monkeypatch.setattr(random, "_triton", lambda: fused)
+        keys = random.fold(random.key_of(0, device=device), torch.arange(shape[0], device=device))
+        each = torch.vmap(lambda key: random.unit(key, shape[1:]))(keys) if shape[0] else keys
+        return [t.cpu() for t in (random.unit(keys, shape[1:]), random.gauss(keys, shape[1:]), each)]
+
+    plain, kernel, host = draws("cuda", False), draws("cuda", True), draws("cpu", True)
+    for one, other in zip(plain, kernel, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert torch.equal(plain[0], kernel[0])
+    assert torch.equal(host[0], kernel[0])
+    assert torch.equal(plain[2], kernel[2])
+    torch.testing.assert_close(host[1], kernel[1], rtol=1e-5, atol=1e-6)

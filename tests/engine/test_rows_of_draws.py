@@ -8,7 +8,7 @@ from torch import nn
 
 from weft import Learner, Optimizer
 from weft.core.random import key_of, keyed
-from weft.engine.ambient import serving
+from weft.engine.serving import serving
 from weft.objectives import Classification
 from weft.sources import Arrays
 from weft.strategies import ERM, ANDMask

@@ -1,15 +1,10 @@
 """PyTorch's own random functions, served from the key in force.
 
 A user's module draws by `nn.Dropout`, `torch.randn_like`, attention's dropout and the like, from an
-ambient generator. Inside `serving(...)` those calls are answered by `weft.core.random` instead, keyed by
+ambient generator. Inside `ambient(...)` those calls are answered by `weft.core.random` instead, keyed by
 their number of call in the forward, so that such a module too gives the same draws in a replica, in a
 chunk, on another rank or after a resume. What draws inside a kernel (the dropout between the layers
 of `nn.LSTM` and its kin) cannot be reached and is refused by `refuse_hidden_randomness`.
-
-Such a call does not say which of its axes are rows. Its shape is not guessed from: the first time, a
-module is run once more on twice the rows, and the axis that doubles is theirs. A draw that has none
-(DropConnect's, of weights) is shared by all rows. Where the axis holds several positions of each row, as
-after `x.reshape(n * t, d)`, those of a row must follow each other: rows outermost.
 
 Batch normalization is answered here too, where torch's own rule under `vmap` is wrong.
 """
@@ -18,22 +13,18 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from weft.core import random
-from weft.core.random import key_of, keyed
 from weft.engine.vectorize import vectorizing
 
-__all__ = ["learn", "refuse_hidden_randomness", "serving"]
+__all__ = ["Axes", "ambient", "refuse_hidden_randomness"]
 
 Axes = dict[int, tuple[int, int] | None]
 """Of each call that draws, by its number: the axis of the rows and how many positions each has there, or None."""
@@ -108,100 +99,6 @@ class ambient(TorchFunctionMode):
         others = shape[:axis] + shape[axis + 1 :]
         drawn = draw((self._rows, positions, *others), place=call, dtype=dtype)
         return drawn.flatten(0, 1).movedim(0, axis)
-
-
-_DRAWLESS = ("linear", "activation", "conv", "container", "flatten", "normalization", "pooling", "padding", "sparse")
-_without_draws: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-_known: WeakKeyDictionary[nn.Module, dict[Hashable, Axes]] = WeakKeyDictionary()
-
-
-@contextmanager
-def serving(
-    module: nn.Module, ask: Callable[..., object], args: Sequence[object], rows: Tensor | None, what: Hashable
-) -> Iterator[None]:
-    """Serves the draws of `ask(*args)`, which runs a module; arguments as for `learn`."""
-    if not learn(module, ask, args, rows, what):
-        yield
-    elif rows is None:
-        with ambient():
-            yield
-    else:
-        with ambient(_known[module][what, module.training], len(rows)):
-            yield
-
-
-def learn(
-    module: nn.Module, ask: Callable[..., object], args: Sequence[object], rows: Tensor | None, what: Hashable
-) -> bool:
-    """Whether the module may draw, and if so, the first time, which of its draws are the rows'.
-
-    Torch's layers without randomness do not, nor do weft's own, which draw by `weft.core.random`.
-
-    Args:
-        module: what is run.
-        ask: runs it, and may be called more than once.
-        args: numbers or trees of tensors; what is as long as the rows is doubled.
-        rows: row numbers, or None where every draw is shared.
-        what: which of the module's answers it is.
-    """
-    if module not in _without_draws:
-        _without_draws[module] = not any(_may_draw(layer) for layer in module.modules())
-    if _without_draws[module]:
-        return False
-    known = _known.setdefault(module, {})
-    if rows is not None and (what, module.training) not in known:
-        known[what, module.training] = _axes_of(ask, args, rows)
-    return True
-
-
-def _axes_of(ask: Callable[..., object], args: Sequence[object], rows: Tensor) -> Axes:
-    """The axes of the rows in the draws of `ask(*args)`, found by asking on twice the rows."""
-    n, key = len(rows), key_of(0, device=rows.device)
-    once = _shapes(ask, args, key)
-    if not once:
-        return {}
-    twice = _shapes(ask, pytree.tree_map(lambda leaf: _doubled(leaf, n), tuple(args)), key)
-    if once.keys() != twice.keys():
-        raise ValueError(
-            f"expected a forward that draws as often for {2 * n} rows as for {n}, got {len(twice)} random calls and "
-            f"{len(once)}; draw always and choose by torch.where, or draw by weft.core.random"
-        )
-    return {call: _axis(once[call], twice[call], n) for call in once}
-
-
-def _shapes(ask: Callable[..., object], args: Sequence[object], key: Tensor) -> dict[int, tuple[int, ...]]:
-    with torch.no_grad(), keyed(key), ambient() as watching:
-        ask(*args)
-    return watching.shapes
-
-
-def _doubled(leaf: object, rows: int) -> object:
-    if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == rows:
-        return torch.cat([leaf, leaf])
-    return 2 * rows if isinstance(leaf, int) and leaf == rows and not isinstance(leaf, bool) else leaf
-
-
-def _axis(once: tuple[int, ...], twice: tuple[int, ...], rows: int) -> tuple[int, int] | None:
-    """Which axis grew with the rows."""
-    grown = [axis for axis, (a, b) in enumerate(zip(once, twice, strict=False)) if a != b]
-    if len(once) == len(twice) and not grown:
-        return None
-    if len(once) == len(twice) and len(grown) == 1:
-        axis = grown[0]
-        if once[axis] % rows == 0 and twice[axis] == 2 * once[axis]:
-            return axis, once[axis] // rows
-    raise ValueError(
-        f"expected draws with the rows along one axis, a row's positions side by side, got {once} for {rows} rows and "
-        f"{twice} for {2 * rows}; draw by weft.core.random, which says whose draws they are"
-    )
-
-
-def _may_draw(layer: nn.Module) -> bool:
-    kind = type(layer)
-    home = kind.__module__
-    known = home.startswith("weft.") or home in {f"torch.nn.modules.{name}" for name in _DRAWLESS}
-    hooked = layer._forward_hooks or layer._forward_pre_hooks
-    return not known or bool(hooked) or kind in (nn.RReLU, nn.MultiheadAttention)
 
 
 def refuse_hidden_randomness(module: nn.Module) -> None:

@@ -13,10 +13,10 @@ from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, flatten_groups
 from weft.core.state import State
 from weft.core.trees import Params, tree_map, tree_stack
-from weft.engine.ambient import serving
 from weft.engine.distributed import total, world
 from weft.engine.holding import holding
 from weft.engine.replicas import mapped, numbered
+from weft.engine.serving import serving
 
 __all__ = ["call", "measure"]
 

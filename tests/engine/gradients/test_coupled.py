@@ -18,12 +18,12 @@ from weft.core.source import Field, flatten_groups, number_rows
 from weft.core.strategy import Strategy, Summing
 from weft.core.trees import tree_map
 from weft.engine import verbs
-from weft.engine.ambient import serving
 from weft.engine.build import build, initialize
 from weft.engine.gradients.coupled import Jacobian, fitting, mixes
 from weft.engine.gradients.gradient import gradient as gradient_of
 from weft.engine.gradients.loss import Place, base_loss
 from weft.engine.gradients.route import look, saved
+from weft.engine.serving import serving
 from weft.engine.vectorize import Mapper, VectorizationWarning
 from weft.objectives import Classification
 from weft.strategies import ERM, EWC, AdversarialTraining, ANDMask, LwF, Replay

@@ -16,12 +16,12 @@ from weft.core.strategy import Penalty, Strategy, weighted_mean
 from weft.core.trees import tree_map
 from weft.core.weave import weave
 from weft.engine import verbs
-from weft.engine.ambient import serving
 from weft.engine.build import build, initialize
 from weft.engine.gradients import groups
 from weft.engine.gradients.gradient import gradient as gradient_of
 from weft.engine.gradients.loss import Place
 from weft.engine.gradients.route import look
+from weft.engine.serving import serving
 from weft.engine.vectorize import Mapper, VectorizationWarning, in_chunks
 from weft.objectives import Classification
 from weft.strategies import ERM, MAML, AdversarialTraining, ANDMask

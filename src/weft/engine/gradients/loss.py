@@ -17,8 +17,8 @@ from weft.core.random import keyed
 from weft.core.source import Batch, rows_of
 from weft.core.strategy import Loss, StrategyState
 from weft.core.trees import Params, tree_map
-from weft.engine.ambient import serving
 from weft.engine.holding import holding
+from weft.engine.serving import serving
 
 __all__ = ["Parts", "Place", "Slope", "Wrapped", "base_loss", "counted", "differentiate", "mass_of", "masses", "shares"]
 

@@ -25,11 +25,11 @@ from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed, unit
 from weft.core.source import Batch, rows_of
 from weft.core.trees import AnyTree, Params, tree_map
-from weft.engine.ambient import learn, serving
 from weft.engine.distributed import share, world
 from weft.engine.distributed import total as over_ranks
 from weft.engine.gradients.layers import Taps, agree, patches, positions
 from weft.engine.holding import holding
+from weft.engine.serving import learn, serving
 from weft.engine.vectorize import Mapper
 
 __all__ = ["Passes", "Readout", "Tapped", "squares", "weighted"]

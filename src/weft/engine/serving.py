@@ -1,0 +1,115 @@
+"""Which draws of a module are its rows': learned by running it once more, not guessed from shapes.
+
+A call of `nn.Dropout` or `torch.randn` does not say which of its axes are rows. The first time, a module is
+run again on twice the rows, and the axis that doubles is theirs. A draw that has none (DropConnect's, of
+weights) is shared by all rows. Where the axis holds several positions of each row, as after
+`x.reshape(n * t, d)`, those of a row must follow each other: rows outermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from weft.core.random import key_of, keyed
+from weft.engine.ambient import Axes, ambient
+
+__all__ = ["learn", "serving"]
+
+_DRAWLESS = ("linear", "activation", "conv", "container", "flatten", "normalization", "pooling", "padding", "sparse")
+_without_draws: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, dict[Hashable, Axes]] = WeakKeyDictionary()
+
+
+@contextmanager
+def serving(
+    module: nn.Module, ask: Callable[..., object], args: Sequence[object], rows: Tensor | None, what: Hashable
+) -> Iterator[None]:
+    """Serves the draws of `ask(*args)`, which runs a module; arguments as for `learn`."""
+    if not learn(module, ask, args, rows, what):
+        yield
+    elif rows is None:
+        with ambient():
+            yield
+    else:
+        with ambient(_known[module][what, module.training], len(rows)):
+            yield
+
+
+def learn(
+    module: nn.Module, ask: Callable[..., object], args: Sequence[object], rows: Tensor | None, what: Hashable
+) -> bool:
+    """Whether the module may draw, and if so, the first time, which of its draws are the rows'.
+
+    Torch's layers without randomness do not, nor do weft's own, which draw by `weft.core.random`.
+
+    Args:
+        module: what is run.
+        ask: runs it, and may be called more than once.
+        args: numbers or trees of tensors; what is as long as the rows is doubled.
+        rows: row numbers, or None where every draw is shared.
+        what: which of the module's answers it is.
+    """
+    if module not in _without_draws:
+        _without_draws[module] = not any(_may_draw(layer) for layer in module.modules())
+    if _without_draws[module]:
+        return False
+    known = _known.setdefault(module, {})
+    if rows is not None and (what, module.training) not in known:
+        known[what, module.training] = _axes_of(ask, args, rows)
+    return True
+
+
+def _axes_of(ask: Callable[..., object], args: Sequence[object], rows: Tensor) -> Axes:
+    """The axes of the rows in the draws of `ask(*args)`, found by asking on twice the rows."""
+    n, key = len(rows), key_of(0, device=rows.device)
+    once = _shapes(ask, args, key)
+    if not once:
+        return {}
+    twice = _shapes(ask, pytree.tree_map(lambda leaf: _doubled(leaf, n), tuple(args)), key)
+    if once.keys() != twice.keys():
+        raise ValueError(
+            f"expected a forward that draws as often for {2 * n} rows as for {n}, got {len(twice)} random calls and "
+            f"{len(once)}; draw always and choose by torch.where, or draw by weft.core.random"
+        )
+    return {call: _axis(once[call], twice[call], n) for call in once}
+
+
+def _shapes(ask: Callable[..., object], args: Sequence[object], key: Tensor) -> dict[int, tuple[int, ...]]:
+    with torch.no_grad(), keyed(key), ambient() as watching:
+        ask(*args)
+    return watching.shapes
+
+
+def _doubled(leaf: object, rows: int) -> object:
+    if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == rows:
+        return torch.cat([leaf, leaf])
+    return 2 * rows if isinstance(leaf, int) and leaf == rows and not isinstance(leaf, bool) else leaf
+
+
+def _axis(once: tuple[int, ...], twice: tuple[int, ...], rows: int) -> tuple[int, int] | None:
+    """Which axis grew with the rows."""
+    grown = [axis for axis, (a, b) in enumerate(zip(once, twice, strict=False)) if a != b]
+    if len(once) == len(twice) and not grown:
+        return None
+    if len(once) == len(twice) and len(grown) == 1:
+        axis = grown[0]
+        if once[axis] % rows == 0 and twice[axis] == 2 * once[axis]:
+            return axis, once[axis] // rows
+    raise ValueError(
+        f"expected draws with the rows along one axis, a row's positions side by side, got {once} for {rows} rows and "
+        f"{twice} for {2 * rows}; draw by weft.core.random, which says whose draws they are"
+    )
+
+
+def _may_draw(layer: nn.Module) -> bool:
+    kind = type(layer)
+    home = kind.__module__
+    known = home.startswith("weft.") or home in {f"torch.nn.modules.{name}" for name in _DRAWLESS}
+    hooked = layer._forward_hooks or layer._forward_pre_hooks
+    return not known or bool(hooked) or kind in (nn.RReLU, nn.MultiheadAttention)
