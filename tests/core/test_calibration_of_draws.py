@@ -95,6 +95,15 @@ def test_the_two_normals_of_a_word_fill_the_plane():
     assert abs(together((angle / math.pi) * math.sqrt(3), radius / 2 - 1)) < 4.5
 
 
+def test_the_two_uniforms_of_a_word_share_no_bit():
+    first, second = (unit(ROOT, (2 * N,)).double() * 2**24).long().reshape(2, -1)
+    ends = {"first": lambda x: x >> 16, "last": lambda x: x & 255}
+    for one, a in ends.items():
+        for other, b in ends.items():
+            cells = torch.bincount(a(first) * 256 + b(second), minlength=65536)
+            assert stats.chisquare(cells.numpy()).pvalue > 1e-4, f"{one} bits against {other}"
+
+
 def test_an_odd_number_and_one_of_a_row():
     keys = fold(ROOT, torch.arange(N // 10))
     for shape in ((), (1,), (3,)):

@@ -80,8 +80,10 @@ def test_alpha_dropout_keeps_mean_and_variance():
 
 
 def test_evaluation_mode_draws_nothing():
-    x, rows = torch.randn(4, 8), torch.arange(4)
-    assert torch.equal(run(nn.Dropout(0.5).eval(), x, rows), x)
+    x, rows, module = torch.randn(4, 8), torch.arange(4), nn.Dropout(0.5)
+    assert torch.equal(run(module.eval(), x, rows), x)
+    assert not torch.equal(run(module.train(), x, rows), x)
+    assert torch.equal(run(module.eval(), x, rows), x)
 
 
 def test_attention_dropout_has_the_expected_value_of_none():
@@ -145,6 +147,11 @@ def test_every_spelling_of_randint_and_randperm():
         assert whole.dtype == torch.int64
         assert set(whole.unique().tolist()) == {0, 1, 2, 3, 4}
         assert torch.equal(whole[4:], run(Drawn(draw), x[4:], rows[4:]))
+    for draw in (
+        lambda x: torch.randint(3, 5, (len(x), 40)),
+        lambda x: torch.randint(low=3, high=5, size=(len(x), 40)),
+    ):
+        assert set(run(Drawn(draw), x, rows).unique().tolist()) == {3, 4}
     order = run(Drawn(lambda x: torch.randperm(9)), x, rows)
     assert sorted(order.tolist()) == list(range(9))
     assert torch.equal(order, run(Drawn(lambda x: torch.randperm(9)), x[:1], rows[:1])), "shared by all rows"
