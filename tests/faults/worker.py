@@ -58,6 +58,12 @@ def replicas(folder):
     return learner.set_params(folder=folder, optimizer=Optimizer("adam")), {"X": X, "y": Y, "environment": SITE}
 
 
+def stopped(folder):
+    """Replicas that stop each at its own step of the first task, and begin the second by their own clocks."""
+    learner = Classifier(net, strategy=EWC(strength=1.0), epochs=8, batch_size=16, replicas=3, validation=0.3)
+    return learner.set_params(patience=2, random_state=0, folder=folder), {"X": X, "y": Y, "task": MONTH}
+
+
 def one_by_one(folder):
     """Replicas that cannot be stacked: one run after another."""
     sweep = {"hidden": [(4,), (8, 8)]}
@@ -73,7 +79,7 @@ def rollouts(folder):
 
 
 WHEN = ("during", "before rename", "after rename")
-SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts)}
+SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, stopped, one_by_one, rollouts)}
 POINTS = [f"{when} {kind}" for when in WHEN for kind in (".safetensors", ".json")]
 
 
@@ -104,7 +110,7 @@ def run(scenario, folder):
 def resume(scenario, folder):
     """What a user does after a crash: go on, or start again where nothing had been kept yet."""
     learner, data = SCENARIOS[scenario](folder)
-    given = {"module": net} if scenario in ("tasks", "replicas") else {}
+    given = {"module": net} if scenario in ("tasks", "replicas", "stopped") else {}
     try:
         kept = weft.load(folder, **given)
     except FileNotFoundError:
@@ -205,6 +211,11 @@ def main():
             attempt("consolidation", lambda: killing_in_consolidation("june"))
             # between tasks: at the first write of the next task, and before it
             attempt("between tasks", lambda: killing_at("before rename .json", 6))
+        if scenario == "stopped":  # two replicas stop at step 9, the third at 24, where the second task begins
+            attempt("after some have stopped", lambda: killing_in_step(11))
+            attempt("before the second task", lambda: killing_in_step(24))
+            attempt("in the second task", lambda: killing_in_step(32, after=True))
+            attempt("consolidation", lambda: killing_in_consolidation("june"))
     else:
         for k, share in enumerate(np.random.default_rng(len(scenario)).uniform(0.0, 1.0, size=moments)):
             attempt(f"moment {k}", delay=share * length)

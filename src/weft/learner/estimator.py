@@ -402,7 +402,7 @@ class Learner(Answers):
         runs = self.training_.runs
         reasons = [state.stopped.get(k, "") for _, state in runs for k in range(state.replicas or 1)]
         self.stop_reason_ = reasons[0] if self.replicas is None else reasons
-        self.n_steps_ = max(state.step for _, state in runs)
+        self.n_steps_ = max(state.step_of(k) for _, state in runs for k in range(state.replicas or 1))
         self.n_iter_ = max(1, len(self.history_))  # scikit-learn's name for passes over the data
         self.tasks_ = list(runs[0].state.tasks)
 
