@@ -27,7 +27,7 @@ from weft.engine.replicas import gathered
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["History", "Pause", "Plan", "Record", "begin", "progress_of", "train", "training"]
+__all__ = ["History", "Pause", "Plan", "Record", "begin", "progress_of", "recorded", "train", "training"]
 
 
 Record = dict[str, Any]
@@ -103,7 +103,7 @@ class Plan:
     pause: Pause = field(default_factory=Pause)
 
 
-def _recorded(value: Tensor) -> float | NDArray[np.float64]:
+def recorded(value: Tensor) -> float | NDArray[np.float64]:
     """A tensor as it stands in a record: a number, or an array over replicas."""
     return value.item() if value.dim() == 0 else value.detach().double().cpu().numpy()
 
@@ -180,7 +180,7 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         values.update({f"valid_{name}": v for name, v in measures.items()})
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.
-    return {n: _recorded(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
+    return {n: recorded(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
 
 
 def progress_of(engine: Engine, values: Mapping[str, Value]) -> tuple[str, Value]:

@@ -29,6 +29,7 @@ from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
 from weft.engine.replicas import gathered
 from weft.engine.schedule import is_torch_scheduler
+from weft.engine.solving import solving
 from weft.engine.vectorize import VectorizationWarning, blame
 from weft.engine.verbs import init
 from weft.learner.settings import Settings, optimizers_of
@@ -41,7 +42,6 @@ __all__ = [
     "go_on",
     "make_engine",
     "records",
-    "solve_all",
     "start",
     "train_all",
     "vectorizes",
@@ -76,7 +76,7 @@ def start(
     if replicated and _stackable(settings, told):
         ((engine, seeds, builds),) = assemble(settings, each, told, source.spec, source, stacked=True)
         state = engine.init(seeds, settings.device, settings.init, builds)
-        if vectorizes(engine, state, source):
+        if settings.objective.solved or vectorizes(engine, state, source):
             return [Run(engine, state)]
     parts = assemble(settings, each, told, source.spec, source, stacked=False)
     return [Run(engine, engine.init(seeds, settings.device, settings.init, builds)) for engine, seeds, builds in parts]
@@ -267,7 +267,8 @@ def train_all(
             continue
         engine.total = plan.steps
         with Bar(plan, engine, shown=shown and first) as bar:
-            for record in training(engine, state, source, plan, phase.runs[i].records):
+            learning = solving if engine.objective.solved else training
+            for record in learning(engine, state, source, plan, phase.runs[i].records):
                 for observer in [*observers, bar.update] if first else ():
                     observer(record)
                 keep(False)
@@ -287,16 +288,6 @@ def records(phase: Phase) -> Iterator[dict[str, Any]]:
             fixed = ("step", "epoch", "seconds")
             whole = {n: v if n in fixed else np.array([r.get(n, math.nan) for r in beside]) for n, v in whole.items()}
         yield {**whole, "task": phase.task} if phase.task is not None else {**whole}
-
-
-def solve_all(runs: list[Run], source: Source) -> None:
-    """For objectives that are solved, not descended: parameters in closed form, the same conventions around."""
-    for engine, state in runs:
-        for k in range(state.replicas or 1):
-            run = state.replica(k)
-            for name, value in engine.objective.solve(source, run).items():
-                run.params[name].copy_(value.reshape(run.params[name].shape))
-            state.stopped[k] = "solved"
 
 
 def copied(run: Run, settings: Settings) -> Run:
