@@ -1,17 +1,19 @@
 """What an engine finds out once: how gradients are computed, and what cannot be vectorized."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from tests.engine.gradients.test_gradients import Recurrent
 
+from weft import Learner
 from weft.core.optimizer import Optimizer
 from weft.engine import Engine, VectorizationWarning
 from weft.engine import engine as engine_module
 from weft.engine.build import build
-from weft.objectives import Classification
+from weft.objectives import Classification, Heads
 from weft.sources import Arrays
 from weft.strategies import ERM, ANDMask
 
@@ -48,3 +50,31 @@ def test_what_one_engine_has_announced_another_adopts():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         second.step(second.init([0], CPU), batch)
+
+
+class Contrast(Classification):
+    """A row's loss is told from the others'."""
+
+    decomposable = False
+
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        return replace(output, losses=output.losses - torch.logsumexp(output.losses, 0), rescore=None)
+
+    provides = frozenset({"logits"})
+
+
+@pytest.mark.parametrize("make", [Contrast, lambda **s: Heads({"y": Contrast(**s)})], ids=["alone", "a part"])
+def test_a_coupled_loss_is_not_accumulated(make):
+    """Of parts of the rows it would be another loss."""
+    rows = {"batch_size": 6, "epochs": 1, "random_state": 0, "dtype": "float64"}
+    y = (X[:, 0] > 0).long()
+    source = (
+        Arrays(X, y, batch_size=12, classes=2)
+        if make is Contrast
+        else Arrays(X, y_y=y, batch_size=12, classes={"y_y": 2})
+    )
+    name = "Contrast" if make is Contrast else "Heads"
+    with pytest.raises(ValueError, match=f"expected accumulate=1 with {name}, whose loss couples.*got 2.*larger batch"):
+        Learner(make(hidden=(5,)), accumulate=2, **rows).fit(source)
+    Learner(make(hidden=(5,)), **rows).fit(source)

@@ -22,7 +22,7 @@ def attempts(scenario, folder, moments):
     return results
 
 
-@pytest.mark.parametrize("scenario", ["tasks", "game", "replicas", "one_by_one", "rollouts"])
+@pytest.mark.parametrize("scenario", ["tasks", "game", "replicas", "stopped", "one_by_one", "rollouts", "solved"])
 def test_named_points(scenario, tmp_path):
     results = attempts(scenario, tmp_path, 0)
     assert len(results) >= 8

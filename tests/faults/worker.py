@@ -24,7 +24,7 @@ from weft.data import FiniteMDP, ring
 from weft.engine import checkpoint
 from weft.engine.engine import Engine
 from weft.nets import MLP
-from weft.objectives import GAN, REINFORCE
+from weft.objectives import GAN, REINFORCE, LeastSquares
 from weft.sources import Rollouts
 from weft.strategies import EWC, ANDMask
 
@@ -58,6 +58,12 @@ def replicas(folder):
     return learner.set_params(folder=folder, optimizer=Optimizer("adam")), {"X": X, "y": Y, "environment": SITE}
 
 
+def stopped(folder):
+    """Replicas that stop each at its own step of the first task, and begin the second by their own clocks."""
+    learner = Classifier(net, strategy=EWC(strength=1.0), epochs=8, batch_size=16, replicas=3, validation=0.3)
+    return learner.set_params(patience=2, random_state=0, folder=folder), {"X": X, "y": Y, "task": MONTH}
+
+
 def one_by_one(folder):
     """Replicas that cannot be stacked: one run after another."""
     sweep = {"hidden": [(4,), (8, 8)]}
@@ -72,8 +78,14 @@ def rollouts(folder):
     return learner, {"X": Rollouts(world, envs=8)}
 
 
+def solved(folder):
+    """A sweep that is solved at once, in a task after another."""
+    learner = Learner(LeastSquares(), replicas={"objective__ridge": [0.0, 3.0, 100.0]}, validation=0.3, random_state=0)
+    return learner.set_params(folder=folder), {"X": X, "y": X[:, 0] * X[:, 1], "task": MONTH}
+
+
 WHEN = ("during", "before rename", "after rename")
-SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts)}
+SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, stopped, one_by_one, rollouts, solved)}
 POINTS = [f"{when} {kind}" for when in WHEN for kind in (".safetensors", ".json")]
 
 
@@ -104,7 +116,7 @@ def run(scenario, folder):
 def resume(scenario, folder):
     """What a user does after a crash: go on, or start again where nothing had been kept yet."""
     learner, data = SCENARIOS[scenario](folder)
-    given = {"module": net} if scenario in ("tasks", "replicas") else {}
+    given = {"module": net} if scenario in ("tasks", "replicas", "stopped") else {}
     try:
         kept = weft.load(folder, **given)
     except FileNotFoundError:
@@ -157,6 +169,19 @@ def killing_in_step(number, *, after=False):
     Engine.step = dying
 
 
+def killing_in_solution(number):
+    """Dies after so many solutions."""
+    solve, done = LeastSquares.solve, []
+
+    def dying(self, source, state):
+        if len(done) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done.append(state)
+        return solve(self, source, state)
+
+    LeastSquares.solve = dying
+
+
 def killing_in_consolidation(task):
     consolidate = Engine.consolidate
 
@@ -198,13 +223,22 @@ def main():
         for i, point in enumerate(POINTS):
             for count in (1, 4) if scenario == "tasks" else (1 + 3 * (i % 2),):
                 attempt(f"{point} {count}", lambda point=point, count=count: killing_at(point, count))
-        attempt("first step", lambda: killing_in_step(0))
-        attempt("middle of an epoch", lambda: killing_in_step(7, after=True))
+        if scenario == "solved":
+            for number in (0, 1, 4):
+                attempt(f"solution {number}", lambda number=number: killing_in_solution(number))
+        else:
+            attempt("first step", lambda: killing_in_step(0))
+            attempt("middle of an epoch", lambda: killing_in_step(7, after=True))
         if scenario == "tasks":
             attempt("after the first step", lambda: killing_in_step(1, after=True))
             attempt("consolidation", lambda: killing_in_consolidation("june"))
             # between tasks: at the first write of the next task, and before it
             attempt("between tasks", lambda: killing_at("before rename .json", 6))
+        if scenario == "stopped":  # two replicas stop at step 9, the third at 24, where the second task begins
+            attempt("after some have stopped", lambda: killing_in_step(11))
+            attempt("before the second task", lambda: killing_in_step(24))
+            attempt("in the second task", lambda: killing_in_step(32, after=True))
+            attempt("consolidation", lambda: killing_in_consolidation("june"))
     else:
         for k, share in enumerate(np.random.default_rng(len(scenario)).uniform(0.0, 1.0, size=moments)):
             attempt(f"moment {k}", delay=share * length)

@@ -279,7 +279,8 @@ def _told(learner):
                 walk(part, f"{name}/{i}")
 
     walk({k: v for k, v in state.items() if k != "seconds"}, "")
-    aside = ("/seconds", "/environments_")  # a clock, and the names of environments, which older folders did not hold
+    # A clock; the names of environments and what a stopped replica has gathered, which older folders did not hold.
+    aside = ("/seconds", "/environments_", "/gathered")
     kept = {n.replace("$array", "array"): t for n, t in named.items() if not any(part in n for part in aside)}
     return kept, str(learner.stop_reason_)
 

@@ -29,8 +29,10 @@ class State:
         replicas: how many, or None for a single run (no leading axis).
         strategy: the strategy's state, one tree for each player.
         optimizers: `torch.optim` optimizers by player, over `params`' tensors.
-        step: updates made so far; the clock of every keyed draw.
-        clock: the step as a tensor, while a step is recorded to be replayed.
+        step: updates made so far; the clock of every keyed draw. Of replicas, as if none had ever stopped early.
+        late: how many fewer each replica had made when the current source began to be read; None where all as many.
+        ended: the `step` at which each replica stopped that has stopped since, by number.
+        clock: each replica's own step as a tensor, while a step is recorded to be replayed.
         origin: the step at which the current source began to be read.
         active: whether training goes on; false once stopped early or diverged.
         stopped: why each stopped replica stopped, by number (0 for a single run).
@@ -51,6 +53,8 @@ class State:
     optimizers: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     origin: int = 0
+    late: Tensor | None = None
+    ended: dict[int, int] = field(default_factory=dict)
     clock: Tensor | None = None
     active: Tensor = field(default_factory=lambda: torch.tensor(True))
     stopped: dict[int, str] = field(default_factory=dict)
@@ -71,10 +75,18 @@ class State:
         return {k for k, why in self.stopped.items() if why.startswith("diverged")}
 
     def key(self, *places: int | str) -> Tensor:
-        """The key of a place at the current step, for each replica."""
+        """The key of a place at the current step, for each replica at its own."""
         if places not in self._roots:
             self._roots[places] = fold(key_of(self.seeds), *places)
-        return fold(self._roots[places], self.step if self.clock is None else self.clock)
+        return fold(self._roots[places], self.own(self.step) if self.clock is None else self.clock)
+
+    def own(self, step: int) -> int | Tensor:
+        """A step by the replicas' own clocks: a number, or one for each where some are late."""
+        return step if self.late is None else step - self.late
+
+    def step_of(self, k: int) -> int:
+        """Updates that a replica has made itself."""
+        return self.ended.get(k, self.step) - (0 if self.late is None else int(self.late[k]))
 
     def call(self, capability: str, *args: Any, key: Tensor, rows: Tensor | None = None) -> Any:
         """Asks the objective, as it is now, for a capability: a rollout's way to an action."""
@@ -98,8 +110,8 @@ class State:
             seeds=self.seeds[k],
             strategy=tree_map(lambda t: t[k], self.strategy),
             statistics=tree_map(lambda t: t[k], self.statistics),
-            step=self.step,
-            origin=self.origin,
+            step=self.step_of(k),
+            origin=self.origin - (0 if self.late is None else int(self.late[k])),
             active=self.active[k],
             stopped={0: self.stopped[k]} if k in self.stopped else {},
             tasks=list(self.tasks),

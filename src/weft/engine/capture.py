@@ -49,7 +49,7 @@ class Captured:
     def __init__(self, engine: Engine, state: State) -> None:
         self.engine, self.state = engine, state
         self.graphs: dict[Kind, _Graph] = {}
-        self.clock = torch.tensor(state.step, device=state.device)
+        self.clock = torch.as_tensor(state.own(state.step), device=state.device)
         self.factor = torch.ones((), device=state.device, dtype=next(iter(state.params.values())).dtype)
         self.failed = False
 
@@ -66,7 +66,8 @@ class Captured:
         if entry.seen <= _WARMUP:
             return self._eager(batch)
         self.factor.fill_(engine.factor(state))
-        self.clock.fill_(state.step)
+        own = state.own(state.step)
+        self.clock.copy_(own) if isinstance(own, Tensor) else self.clock.fill_(own)
         tree_copy_(entry.batch, numbered)
         if entry.graph is None and not self._record(entry, movers):
             return self._eager(batch)

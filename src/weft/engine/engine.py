@@ -320,7 +320,8 @@ class Engine:
         where = f" of {player!r}" if player else ""
         for k, active in enumerate(state.active.reshape(-1).tolist()):
             if not active and k not in state.stopped:
-                state.stopped[k] = f"diverged at step {state.step}: the loss{where} or its gradient is not finite"
+                state.ended[k] = state.step
+                state.stopped[k] = f"diverged at step {state.step_of(k)}: the loss{where} or its gradient is not finite"
         if len(state.diverged) == (state.replicas or 1):
             raise Diverged(
                 f"expected finite losses, got NaN or infinity: {state.stopped[max(state.stopped)]}; lower the learning "

@@ -22,11 +22,12 @@ from weft.engine.answering import measured, renew
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine, loss_name
+from weft.engine.replicas import gathered
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["History", "Pause", "Plan", "Record", "begin", "progress_of", "train", "training"]
+__all__ = ["History", "Pause", "Plan", "Record", "begin", "progress_of", "recorded", "train", "training"]
 
 
 Record = dict[str, Any]
@@ -102,14 +103,17 @@ class Plan:
     pause: Pause = field(default_factory=Pause)
 
 
-def _recorded(value: Tensor) -> float | NDArray[np.float64]:
+def recorded(value: Tensor) -> float | NDArray[np.float64]:
     """A tensor as it stands in a record: a number, or an array over replicas."""
     return value.item() if value.dim() == 0 else value.detach().double().cpu().numpy()
 
 
 def begin(engine: Engine, state: State, plan: Plan) -> None:
-    """Makes a state ready for a plan; what has diverged stays as it is."""
+    """Makes a state ready for a plan; what has diverged stays as it is, and each goes on by its own clock."""
     engine.total = plan.steps
+    late = [state.step - state.step_of(k) for k in range(state.replicas or 1)]
+    state.late = torch.tensor(late, device=state.device) if any(late) else None
+    state.ended = dict.fromkeys(state.diverged, state.step)
     state.origin, state.tally, state.best = state.step, {}, {}
     state.stopped = {k: state.stopped[k] for k in state.diverged}
     alive = [k not in state.stopped for k in range(state.replicas or 1)]
@@ -176,7 +180,7 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         values.update({f"valid_{name}": v for name, v in measures.items()})
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.
-    return {n: _recorded(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
+    return {n: recorded(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
 
 
 def progress_of(engine: Engine, values: Mapping[str, Value]) -> tuple[str, Value]:
@@ -205,7 +209,10 @@ def _keep_best(engine: Engine, state: State, plan: Plan, values: dict[str, Tenso
     late = state.active & (state.best["waited"] >= plan.patience)
     if bool(late.any()):
         for k in torch.nonzero(late.reshape(-1)).flatten().tolist():
-            state.stopped[k] = f"no progress in {plan.patience} evaluations, at step {state.step}"
+            state.ended[k] = state.step
+            if state.replicas is not None:  # the others' steps move on what it has gathered, too
+                state.best.setdefault("gathered", {})[k] = gathered(state, k)
+            state.stopped[k] = f"no progress in {plan.patience} evaluations, at step {state.step_of(k)}"
         state.active.logical_and_(~late)
 
 

@@ -54,6 +54,11 @@ def refuse_strategy(strategy: Strategy, objective: Objective, optimizers: Mappin
                 f"expected plain SGD with {own!r}, which makes a step of its own of the gradient and the learning "
                 f"rate, got {optimizer!r}; give optimizer=Optimizer('sgd', lr=...)"
             )
+    if pieces > 1 and not objective.decomposable:
+        raise ValueError(
+            f"expected accumulate=1 with {type(objective).__name__}, whose loss couples all rows of an update, got "
+            f"{pieces}, with which each part would be coupled by itself; take a larger batch_size instead"
+        )
     if strategy.sight.together and pieces > 1:
         raise ValueError(
             f"expected accumulate=1 with {strategy!r}, whose penalty couples all rows of an update, got "

@@ -15,7 +15,7 @@ from weft.core.strategy import StrategyState
 from weft.core.trees import tree_map, tree_stack
 from weft.engine.vectorize import vectorized
 
-__all__ = ["batches", "broadcast", "going", "mapped", "numbered", "once"]
+__all__ = ["batches", "broadcast", "gathered", "going", "mapped", "numbered", "once"]
 
 Result = TypeVar("Result")
 
@@ -42,6 +42,17 @@ def going(active: Tensor, now: StrategyState, before: StrategyState) -> Strategy
         else:
             after[name] = value
     return after
+
+
+def gathered(state: State, k: int) -> dict[str, Any]:
+    """What the optimizers have gathered for one replica (momenta, counts of steps), by player, as copies."""
+
+    def own(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: own(part) for name, part in value.items()}
+        return (value[k] if value.dim() else value).clone() if isinstance(value, Tensor) else value
+
+    return {player: own(optimizer.state_dict()["state"]) for player, optimizer in state.optimizers.items()}
 
 
 def batches(source: Source, state: State) -> Iterator[Batch]:

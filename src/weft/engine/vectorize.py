@@ -83,12 +83,19 @@ class Mapper:
     def __init__(self) -> None:
         self.looped: str | None = None
 
-    def __call__(self, function: Callable[..., Result], dims: Sequence[int | None], *args: object) -> Result:
+    def __call__(
+        self,
+        function: Callable[..., Result],
+        dims: Sequence[int | None],
+        *args: object,
+        alone: Callable[..., Result] | None = None,
+    ) -> Result:
+        """The function mapped; in a loop `alone`, where it is given: the same outside of `torch.func`."""
         if self.looped is None:
             try:
                 return vectorized(function, tuple(dims))(*args)
             except (RuntimeError, NotImplementedError, AttributeError) as error:
-                result = self._loop(function, dims, args)  # if this fails too, its error is the clear one
+                result = self._loop(alone or function, dims, args)  # if this fails too, its error is the clear one
                 self.looped = blame(error)
                 warnings.warn(
                     f"{self.looped} cannot be vectorized by torch.vmap ({str(error).splitlines()[0][:120]}); "
@@ -97,7 +104,7 @@ class Mapper:
                     stacklevel=2,
                 )
                 return result
-        return self._loop(function, dims, args)
+        return self._loop(alone or function, dims, args)
 
     def _loop(self, function: Callable[..., Result], dims: Sequence[int | None], args: Sequence[object]) -> Result:
         sliced = [arg for arg, dim in zip(args, dims, strict=True) if dim is not None]

@@ -25,6 +25,7 @@ from weft.core.random import fold, key_of
 from weft.core.source import Batch
 from weft.core.strategy import Strategy
 from weft.engine.answering import answers
+from weft.engine.loop import History, progress_of
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.settings import DTYPES, as_strategy
 from weft.learner.training import Run, Training
@@ -142,6 +143,7 @@ class Answers(BaseEstimator):
     training_: Training
     objective_: Objective
     classes_: NDArray[Any]
+    history_: History
     seeds_: list[int]
 
     def _objective(self) -> Objective:
@@ -159,7 +161,10 @@ class Answers(BaseEstimator):
             run.best["value"].reshape(-1).tolist() if run.best else [math.inf] * (run.replicas or 1)
             for _, run in self.training_.runs
         ]
-        return int(np.argmin([math.inf if math.isnan(v) else v for part in values for v in part]))
+        each = np.concatenate(values)
+        if self.history_ and not any(run.best for _, run in self.training_.runs):  # solved, not descended
+            each = np.atleast_1d(progress_of(self.training_.runs[0].engine, self.history_[-1])[1])
+        return int(np.argmin(np.where(np.isnan(each), math.inf, each)))
 
     def read(self, X: Any, y: Any = None, *, environment: Any = None) -> dict[str, Any]:
         """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""

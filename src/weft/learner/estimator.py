@@ -25,7 +25,7 @@ from weft.engine.loop import History, Plan, progress_of
 from weft.learner.answers import Answers
 from weft.learner.folder import Folder, save
 from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
-from weft.learner.runs import copied, go_on, records, solve_all, start, train_all
+from weft.learner.runs import copied, go_on, records, start, train_all
 from weft.learner.settings import (
     LEGAL,
     Settings,
@@ -309,6 +309,11 @@ class Learner(Answers):
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
         distributed.start(as_device(self.device))
         settings = self.settings()
+        if once and settings.objective.solved and not fresh and not resumed:
+            raise ValueError(
+                f"expected all rows at once for {type(settings.objective).__name__}, which is solved, not descended: a "
+                "second partial_fit would forget the first; call fit with all rows, or give each part its task"
+            )
         reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
         if isinstance(X, Source):
             if any(given is not None for given in (y, environment, sample_weight)):
@@ -329,11 +334,6 @@ class Learner(Answers):
         folder = Folder(self.folder)
         if fresh:
             folder.claim()
-        if settings.objective.solved:
-            solve_all(training.runs, source)
-            self._conclude()
-            folder.keep(self)
-            return self
         try:
             with folder.interruptible() as pause:
                 plan = replace(self._plan(source, validation, training.phase.once), pause=pause)
@@ -402,7 +402,7 @@ class Learner(Answers):
         runs = self.training_.runs
         reasons = [state.stopped.get(k, "") for _, state in runs for k in range(state.replicas or 1)]
         self.stop_reason_ = reasons[0] if self.replicas is None else reasons
-        self.n_steps_ = max(state.step for _, state in runs)
+        self.n_steps_ = max(state.step_of(k) for _, state in runs for k in range(state.replicas or 1))
         self.n_iter_ = max(1, len(self.history_))  # scikit-learn's name for passes over the data
         self.tasks_ = list(runs[0].state.tasks)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "load", "save"]
 
 _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
-_LATER = ("statistics",)  # which runs kept by earlier versions do not have
+_LATER = ("statistics", "late", "ended")  # which runs kept by earlier versions do not have
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
 _FITTED = ("classes_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
 

@@ -27,7 +27,9 @@ from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
 from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
+from weft.engine.replicas import gathered
 from weft.engine.schedule import is_torch_scheduler
+from weft.engine.solving import solving
 from weft.engine.vectorize import VectorizationWarning, blame
 from weft.engine.verbs import init
 from weft.learner.settings import Settings, optimizers_of
@@ -40,7 +42,6 @@ __all__ = [
     "go_on",
     "make_engine",
     "records",
-    "solve_all",
     "start",
     "train_all",
     "vectorizes",
@@ -75,7 +76,7 @@ def start(
     if replicated and _stackable(settings, told):
         ((engine, seeds, builds),) = assemble(settings, each, told, source.spec, source, stacked=True)
         state = engine.init(seeds, settings.device, settings.init, builds)
-        if vectorizes(engine, state, source):
+        if settings.objective.solved or vectorizes(engine, state, source):
             return [Run(engine, state)]
     parts = assemble(settings, each, told, source.spec, source, stacked=False)
     return [Run(engine, engine.init(seeds, settings.device, settings.init, builds)) for engine, seeds, builds in parts]
@@ -178,7 +179,8 @@ def go_on(training: Training, each: list[Settings], source: Source, *, carry: bo
     `carry` keeps what the optimizers have gathered (momenta), for another pass over the same task.
     """
     renewed = []
-    for (old, state), own in zip(training.runs, each, strict=False):
+    runs = [own for run in training.runs for own in _parted(run, each, carry=carry)]
+    for (old, state), own in zip(runs, each, strict=False):
         swept = old.swept if old.rates is None else {**old.swept, "lr": old.rates}
         engine = make_engine(own, old.objective, source, swept=swept, replicas=old.replicas)
         engine.adopt(old)
@@ -194,6 +196,33 @@ def go_on(training: Training, each: list[Settings], source: Source, *, carry: bo
                 _carry(optimizer, state.optimizers[player])
         renewed.append(Run(engine, state))
     return renewed
+
+
+def _parted(run: Run, each: list[Settings], *, carry: bool) -> list[Run]:
+    """The run; one for each of its replicas where those have stopped at different steps and cannot go on as one."""
+    engine, state = run
+    sound = [k for k in range(state.replicas or 1) if k not in state.diverged]
+    made = {state.step_of(k) for k in sound}
+    turns = any(len({step % engine.objective.every(player) for step in made}) > 1 for player in engine.players)
+    apart = carry and len({state.ended.get(k, state.step) for k in sound}) > 1
+    counts = apart and any(optimizer.state for optimizer in state.optimizers.values())
+    if state.replicas is None or not (turns or counts):
+        return [run]
+    reason = "the players' turns" if turns else "what their optimizers have gathered"
+    warnings.warn(
+        f"replicas are trained one after another from here on: they stopped at different steps, and {reason} are no "
+        "longer the same for all",
+        VectorizationWarning,
+        stacklevel=6,
+    )
+    kept, alone = state.best.get("gathered", {}), []
+    for k in range(state.replicas):
+        own = copied(Run(engine, state.replica(k)), each[k])
+        for player, held in (kept[k] if k in kept else gathered(state, k)).items():
+            optimizer = own.state.optimizers[player]
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": held})
+        alone.append(own)
+    return alone
 
 
 def _carry(before: torch.optim.Optimizer, now: torch.optim.Optimizer) -> None:
@@ -238,7 +267,8 @@ def train_all(
             continue
         engine.total = plan.steps
         with Bar(plan, engine, shown=shown and first) as bar:
-            for record in training(engine, state, source, plan, phase.runs[i].records):
+            learning = solving if engine.objective.solved else training
+            for record in learning(engine, state, source, plan, phase.runs[i].records):
                 for observer in [*observers, bar.update] if first else ():
                     observer(record)
                 keep(False)
@@ -258,16 +288,6 @@ def records(phase: Phase) -> Iterator[dict[str, Any]]:
             fixed = ("step", "epoch", "seconds")
             whole = {n: v if n in fixed else np.array([r.get(n, math.nan) for r in beside]) for n, v in whole.items()}
         yield {**whole, "task": phase.task} if phase.task is not None else {**whole}
-
-
-def solve_all(runs: list[Run], source: Source) -> None:
-    """For objectives that are solved, not descended: parameters in closed form, the same conventions around."""
-    for engine, state in runs:
-        for k in range(state.replicas or 1):
-            run = state.replica(k)
-            for name, value in engine.objective.solve(source, run).items():
-                run.params[name].copy_(value.reshape(run.params[name].shape))
-            state.stopped[k] = "solved"
 
 
 def copied(run: Run, settings: Settings) -> Run:

@@ -183,7 +183,7 @@ class Arrays(Source):
         wanted = out if self.part == "validation" else ~out
         return order[wanted].reshape(*key.shape, self._count()).sort(-1).values
 
-    def _shuffled(self, key: Tensor, place: tuple[int | str, ...]) -> Tensor:
+    def _shuffled(self, key: Tensor, place: tuple[int | str | Tensor, ...]) -> Tensor:
         """The part's rows in a random order; grouped, (..., G, largest) with padding at the end."""
         chosen = self._chosen(key)
         words = bits(fold(key, *place), (self.rows,)).gather(-1, chosen)
@@ -204,9 +204,11 @@ class Arrays(Source):
             self.to(state.device)
         while True:
             turn, i = divmod(state.step - state.origin, self.epoch or 1)
-            tag = (turn, state.origin, tuple(state.seeds.reshape(-1).tolist()))
+            late = None if state.late is None else tuple(state.late.tolist())
+            tag = (turn, state.origin, late, tuple(state.seeds.reshape(-1).tolist()))
             if self._cache is None or self._cache[0] != tag:
-                self._cache = (tag, self._shuffled(key_of(state.seeds), ("shuffle", state.origin, turn)))
+                place = ("shuffle", state.own(state.origin), turn)
+                self._cache = (tag, self._shuffled(key_of(state.seeds), place))
             yield self._gather(self._cache[1], i)
 
     def _gather(self, order: Tensor, i: int) -> Batch:

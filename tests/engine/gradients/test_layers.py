@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.engine.gradients.test_squares import NETS, setup
+from tests.engine.gradients.test_squares import NETS, Depth, setup
 from torch import nn
 
 from weft.core.objective import reduce
@@ -53,6 +53,26 @@ def test_equal_to_one_backward_for_each_group(name, sees):
         torch.testing.assert_close(state["losses"][e], mean.detach())
         for n, g in zip(leaves, torch.autograd.grad(mean, list(leaves.values())), strict=True):
             torch.testing.assert_close(found[n][e], g)
+
+
+@pytest.mark.filterwarnings("ignore::weft.engine.VectorizationWarning")
+def test_a_batch_that_calls_a_layer_more_often_goes_the_general_way(monkeypatch):
+    monkeypatch.setitem(NETS, "depth", (Depth, (6,)))
+    built, params, buffers, batch = grouped("depth")
+    at = Place(params, {}, buffers, key_of(0))
+    shallow = {**batch, "x": batch["x"].clamp(-0.5, 0.5)}
+    deep = {**batch, "x": torch.cat([torch.full((3, 4, 1), 2.5), batch["x"][..., 1:]], -1)}
+    route = look(built, "", at, shallow, Keeps("groups"), grouped=True)
+    assert route.layers is not None
+    loss = base_loss(built, {}, buffers, key_of(0), "")
+    for rows in (shallow, deep, shallow):
+        found, _, _, _ = gradient(route, Mapper(), at, rows, Keeps("groups"), {})
+        for e in range(3):
+            leaves = {n: p.clone().requires_grad_() for n, p in params.items()}
+            output = loss(leaves, tree_map(lambda t, e=e: t[e], rows))
+            mean = reduce(output.losses, output.weight)
+            for n, g in zip(leaves, torch.autograd.grad(mean, list(leaves.values())), strict=True):
+                torch.testing.assert_close(found[n][e], g)
 
 
 class Coupled(nn.Module):

@@ -9,6 +9,7 @@ from weft.core.random import key_of
 from weft.core.source import Field, number_rows
 from weft.core.trees import tree_map
 from weft.engine.build import build, initialize
+from weft.engine.gradients.curvature import factors
 from weft.engine.gradients.squares import Passes, squares
 from weft.objectives import Classification
 
@@ -75,6 +76,30 @@ class Logit(nn.Linear):
     def forward(self, x):
         z = super().forward(x)
         return torch.cat([torch.zeros_like(z), z, -z], -1)
+
+
+class Depth(nn.Module):
+    """A layer called as often as the deepest row of the batch asks."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+        self.b = nn.Linear(6, 3)
+
+    def forward(self, x):
+        depth = x[:, 0].abs().long() + 1
+        for t in range(int(depth.max())):
+            x = torch.where((t < depth)[:, None], torch.tanh(self.a(x)), x)
+        return self.b(x)
+
+
+class Sometimes(Depth):
+    """A weight used on its own in some batches: no call tells."""
+
+    def forward(self, x):
+        deep = (x[:, 0].abs() >= 1.0)[:, None]
+        h = self.a(x)
+        return self.b(torch.where(deep, F.linear(h, self.a.weight), h) if bool(deep.any()) else h)
 
 
 NETS = {
@@ -235,3 +260,68 @@ def test_nets_without_a_rule_take_several_batches():
     twice, _ = squares(Passes(built, some, rest, buffers, lambda: [batch, batch], key_of(0)), losses)
     for n in once:
         torch.testing.assert_close(twice[n], 2 * once[n])
+
+
+def by_depth(kind, monkeypatch):
+    """Rows whose layers are called once, and rows where they are called more often."""
+    monkeypatch.setitem(NETS, "depth", (kind, (6,)))
+    built, params, buffers, batch = setup("depth", rows=12)
+    batch["x"][:6, 0] = 0.5
+    batch["x"][6:, 0] = torch.tensor([0.5, 1.5, 2.5, 2.5, 1.5, 0.5])
+    parts = [tree_map(lambda t: t[i : i + 6], batch) for i in (0, 6)]
+    return built, params, buffers, batch, parts
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["shallow first", "deep first"])
+@pytest.mark.parametrize("kind", [Depth, Sometimes])
+@pytest.mark.filterwarnings("ignore::weft.engine.VectorizationWarning")
+def test_it_is_decided_batch_by_batch(kind, turned, monkeypatch):
+    built, params, buffers, batch, parts = by_depth(kind, monkeypatch)
+    parts = parts[::-1] if turned else parts
+    found, _ = squares(Passes(built, params, {}, buffers, lambda: parts, key_of(0)), losses)
+    truth = one_by_one(built, params, buffers, batch, losses)
+    for n in params:
+        torch.testing.assert_close(found[n], truth[n], msg=lambda m, n=n: f"{n}: {m}")
+
+
+@pytest.mark.filterwarnings("ignore::weft.engine.VectorizationWarning")
+def test_a_layer_without_a_rule_in_one_batch_has_no_factors(monkeypatch):
+    built, params, buffers, batch, parts = by_depth(Depth, monkeypatch)
+    layers, rest, _ = factors(Passes(built, params, {}, buffers, lambda: parts, key_of(0)), losses)
+    truth = one_by_one(built, params, buffers, batch, losses)
+    assert layers.keys() == {"net.b"}
+    assert rest.keys() == {"net.a.weight", "net.a.bias"}
+    for n, value in rest.items():
+        torch.testing.assert_close(value, truth[n])
+
+
+class Heads(nn.Module):
+    """Two heads, the second by a weight that is used once more."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 2)
+        self.b = nn.Linear(6, 1)
+
+    def forward(self, x):
+        b = self.b(x)
+        return torch.cat([self.a(x), b + x @ self.b.weight.T * b], 1)
+
+
+def each_logit(output, batch):
+    yield from ((logit, None) for logit in output.logits.unbind(1))
+
+
+def test_the_rules_are_checked_for_every_scalar(monkeypatch):
+    monkeypatch.setitem(NETS, "heads", (Heads, (6,)))
+    built, params, buffers, batch = setup("heads")
+    found, _ = squares(Passes(built, params, {}, buffers, lambda: [batch], key_of(0)), each_logit)
+
+    def logit(output, batch):
+        yield output.logits[:, 2], None
+
+    some = {n: p for n, p in params.items() if n.startswith("net.b")}
+    rest = {n: p for n, p in params.items() if n not in some}
+    alone, _ = squares(Passes(built, some, rest, buffers, lambda: [batch], key_of(0)), logit)
+    for n, value in alone.items():
+        torch.testing.assert_close(found[n], value)

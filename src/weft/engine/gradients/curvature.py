@@ -17,6 +17,7 @@ from torch.func import vjp, vmap
 
 from weft.core.source import Batch
 from weft.core.trees import Params, tree_map
+from weft.engine.distributed import largest
 from weft.engine.gradients.squares import Passes, Readout, Tapped, squares, weighted
 
 __all__ = ["factors", "products"]
@@ -34,7 +35,7 @@ def factors(passes: Passes, readout: Readout) -> tuple[dict[str, dict[str, Tenso
     def visit(batch: Batch) -> None:
         layers, gradients = tapped(batch)
         own = batch.get("weight")
-        kept = [name for name in layers if not tapped.rest & passes.params.keys() & _parameters(name)]
+        kept = [name for name in layers if not tapped.ever & passes.params.keys() & _parameters(name)]
         for name in kept:
             a = layers[name]
             if f"{name}.bias" in passes.params:
@@ -46,7 +47,15 @@ def factors(passes: Passes, readout: Readout) -> tuple[dict[str, dict[str, Tenso
                 held = g if weight is None else g * weight.to(g.dtype)[:, None, None]
                 _add(sums, name, "outputs", torch.tensordot(held, g, dims=([0, 2], [0, 2])) / g.shape[-1])
 
-    sums, examples = passes.over(sums, visit)
+    def settle() -> None:
+        """A layer without a rule in one batch has no factors of the task, on any process."""
+        flags = torch.tensor([name in tapped.ever for name in passes.params], device=passes.key.device)
+        found = largest(flags, "at the end of a task").tolist()
+        tapped.ever = {name for name, ever in zip(passes.params, found, strict=True) if ever}
+        for name in [name for name in sums if tapped.ever & _parameters(name)]:
+            del sums[name]
+
+    sums, examples = passes.over(sums, visit, settle)
     for layer in sums.values():
         layer["inputs"] /= examples
     rest = set(passes.params).difference(*map(_parameters, sums))

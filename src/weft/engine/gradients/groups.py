@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 
@@ -15,6 +16,7 @@ from weft.core.source import Batch, flatten_groups
 from weft.core.strategy import Strategy, StrategyState, Summing
 from weft.core.trees import Params, tree_add, tree_map
 from weft.engine.gradients.coupled import Jacobian
+from weft.engine.gradients.layers import Changed
 from weft.engine.gradients.loss import Parts, Wrapped, counted, differentiate, masses, shares
 from weft.engine.gradients.pooled import split
 from weft.engine.gradients.route import Route
@@ -63,6 +65,9 @@ def by_groups(
     def one(p: Params, held: Params, part: Batch) -> Gradients:
         return grad_and_value(lambda q: each(q, held, part), has_aux=True)(p)
 
+    def alone(p: Params, held: Params, part: Batch) -> Gradients:
+        return differentiate(lambda q: each(q, held, part), p, route.transform)
+
     shared: Jacobian | None = None
     if route.coupled:
         shared = Jacobian(mapper, wrapped, params, buffers, split(flatten_groups(batch), route.pieces))
@@ -72,10 +77,11 @@ def by_groups(
         if shared is not None:
             gradients, losses = shared(part["place"])
             return gradients, (losses, {})
-        if route.layers is None:
-            return mapper(one, (None, 0, 0), params, held, part)
-        gradients, losses = route.layers(wrapped(buffers), params, part, transform=route.transform)
-        return gradients, (losses, {})
+        if route.layers is not None:
+            with suppress(Changed):  # this batch goes the general way
+                gradients, losses = route.layers(wrapped(buffers), params, part, transform=route.transform)
+                return gradients, (losses, {})
+        return mapper(one, (None, 0, 0), params, held, part, alone=alone)
 
     spread = _spread(buffers, len(weights))
     summing = sums_of(strategy)

@@ -24,7 +24,7 @@ from weft.core.strategy import Loss
 from weft.core.trees import Params, tree_map
 from weft.engine.gradients.loss import differentiate
 
-__all__ = ["GroupGradients", "Taps", "agree", "patches", "positions"]
+__all__ = ["Changed", "GroupGradients", "Taps", "agree", "patches", "positions"]
 
 _FORWARDS = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)  # a subclass may have its own
 
@@ -103,11 +103,15 @@ def agree(rule: Tensor, truth: Tensor) -> bool:
     return bool((rule - truth).abs().max() <= 1e-3 * scale)
 
 
+class Changed(RuntimeError):  # noqa: N818 (what happened, not what went wrong)
+    """A batch runs other layers than the first, or one of them twice: their rule does not hold for it."""
+
+
 class GroupGradients:
     """Every group's gradient from one forward and one backward of all rows.
 
     It holds where all parameters belong to layers with a rule, each called once, and rows do not mix.
-    Whoever uses it asks `holds` on a first batch.
+    Whoever uses it asks `holds` on a first batch; a later one that runs other layers raises `Changed`.
 
     Args:
         objective: the built objective.
@@ -164,7 +168,7 @@ class GroupGradients:
         groups, rows = rows_of(batch), rows_of(flat)
         shapes = self._shapes(loss, params, flat)
         if shapes is None:
-            raise RuntimeError("expected layers with a rule, each called once, as in the first batch; got others")
+            raise Changed("expected layers with a rule, each called once, as in the first batch; got others")
         like = next(iter(params.values()))
         # Nothing is added to a layer's output; the gradient by that nothing is the output's gradient.
         nothing = {name: like.new_zeros(shape) for name, shape in shapes.items()}
@@ -174,11 +178,15 @@ class GroupGradients:
             inputs: Params = {}
 
             def tap(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> Tensor:
+                if name in inputs or output.shape != shapes[name]:
+                    raise Changed(f"expected {name!r} to be called once, as in the first batch; got another call")
                 inputs[name], layers[name] = a, layer
                 return output + added[name]
 
             with Taps(self.objective, self.names, tap):
                 output = loss(params, flat)
+            if missing := shapes.keys() - inputs.keys():
+                raise Changed(f"expected {sorted(missing)} to be called, as in the first batch; got no call")
             weight = None if output.weight is None else output.weight.unflatten(0, (groups, -1))
             means = reduce(output.losses.unflatten(0, (groups, -1)), weight)
             return means.sum(), {"losses": {"mean": means}, "inputs": inputs}

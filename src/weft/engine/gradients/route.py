@@ -16,6 +16,7 @@ from weft.core.trees import Params, tree_map
 from weft.engine.gradients.coupled import fitting, mixes
 from weft.engine.gradients.layers import GroupGradients
 from weft.engine.gradients.loss import Place, base_loss
+from weft.engine.memory import made
 from weft.engine.verbs import sums_of
 
 __all__ = ["Route", "in_groups", "look", "saved", "saved_bytes"]
@@ -105,7 +106,7 @@ def in_groups(batch: Batch, strategy: Strategy, grouped: bool) -> Batch:
 
 
 def saved(loss: Loss, params: Params, batch: Batch) -> list[Tensor]:
-    """What autograd keeps for the backward of one loss."""
+    """What autograd keeps for the backward of one loss; all that its forward makes, where autograd does not tell."""
     kept: list[Tensor] = []
 
     def pack(t: Tensor) -> Tensor:
@@ -113,8 +114,12 @@ def saved(loss: Loss, params: Params, batch: Batch) -> list[Tensor]:
         return t
 
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        loss(leaves, batch)
+    with torch.enable_grad():
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+                loss(leaves, batch)
+        except RuntimeError:  # torch.func refuses those hooks, and the loss may take gradients of its inputs
+            return made(lambda: loss(leaves, batch))
     return kept
 
 

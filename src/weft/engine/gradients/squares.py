@@ -6,9 +6,9 @@ For a linear layer with input a and output gradient g, the gradient of example i
 
 costs one matrix product. Layers with further axes (sequences, convolutions) sum over positions first,
 by one batched product. Whatever is not such a layer (norms, embeddings, parameters used on their own)
-is done by `vmap(grad)`. Each rule is checked against autograd on the first batch, on a sum of the
-examples' gradients with random coefficients: a layer called twice, a weight that is also used
-elsewhere, or rows that are not in the batch's order do not pass and go the general way.
+is done by `vmap(grad)`. Each rule is checked against autograd on every batch, on a sum of the examples'
+gradients with random coefficients: a layer called twice, a weight that is also used elsewhere, or rows
+that are not in the batch's order do not pass and go the general way, in the batches where it is so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from weft.core.trees import AnyTree, Params, tree_map
 from weft.engine.distributed import share, world
 from weft.engine.distributed import total as over_ranks
 from weft.engine.gradients.layers import Taps, agree, patches, positions
+from weft.engine.gradients.loss import differentiate
 from weft.engine.holding import holding
 from weft.engine.serving import learn, serving
 from weft.engine.vectorize import Mapper
@@ -81,8 +82,13 @@ class Passes:
         args = (batch, self.player) if self.player else (batch,)
         return self.objective, self.objective, args, batch["row"], self.player
 
-    def over(self, sums: AnyTree, visit: Callable[[Batch], None]) -> tuple[AnyTree, float]:
-        """Visits every batch, which adds to `sums`, a tree of tensors; these and the sum of the examples' weights."""
+    def over(
+        self, sums: AnyTree, visit: Callable[[Batch], None], settle: Callable[[], None] | None = None
+    ) -> tuple[AnyTree, float]:
+        """Visits every batch, which adds to `sums`, a tree of tensors; these and the sum of the examples' weights.
+
+        `settle` is called when all are visited, before sums are made over the processes.
+        """
         examples = 0.0
         training = self.objective.training
         self.objective.eval()
@@ -94,6 +100,8 @@ class Passes:
                 visit(batch)
         finally:
             self.objective.train(training)
+        if settle is not None:
+            settle()
         if world()[1] == 1:
             return sums, examples
         count = torch.tensor(examples, dtype=torch.float64, device=self.key.device)
@@ -156,13 +164,14 @@ class Tapped:
     """Batches run once with taps on the layers that have a rule: their inputs, and every scalar's gradients.
 
     Attributes:
-        rest: the parameters without a rule that holds; known after the first batch.
+        rest: the parameters without a rule that holds in the last batch.
+        ever: those without one in some batch.
     """
 
     def __init__(self, passes: Passes, readout: Readout) -> None:
         self.passes, self.readout = passes, readout
         self.rest: set[str] = set()
-        self.known = False
+        self.ever: set[str] = set()
 
     def __call__(self, batch: Batch) -> tuple[Params, Iterator[tuple[str, Tensor, Tensor | None]]]:
         """The layers' inputs (n, inputs, positions), and (layer, output gradient, weight) for each of the scalars."""
@@ -173,7 +182,7 @@ class Tapped:
         def keep(name: str, layer: nn.Module, a: Tensor, output: Tensor) -> None:
             seen.setdefault(name, []).append((layer, a.detach(), output))
 
-        with torch.enable_grad(), Taps(passes.objective, set(passes.params) - self.rest, keep):
+        with torch.enable_grad(), Taps(passes.objective, set(passes.params), keep):
             scalars = passes.run(self.readout, leaves, batch)
         layers: dict[str, Call] = {}
         for name, calls in seen.items():
@@ -181,10 +190,9 @@ class Tapped:
             parts = patches(layer, a, rows) if len(calls) == 1 and output.requires_grad else None
             if parts is not None:
                 layers[name] = (layer, parts, output)
-        if not self.known:
-            self.rest = set(passes.params) - {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
-            self.rest |= _untrue(scalars[0][0], layers, leaves, rows)
-            self.known = True
+        self.rest = set(passes.params) - {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
+        self.rest |= _untrue([scalar for scalar, _ in scalars], layers, leaves, rows)
+        self.ever |= self.rest
         return {name: a for name, (_, a, _) in layers.items()}, self._gradients(batch, scalars, layers)
 
     def _gradients(
@@ -204,26 +212,37 @@ def _times(squares: Tensor, weight: Tensor | None) -> Tensor:
     return squares if weight is None else squares * weight.reshape(-1, *(1,) * (squares.dim() - 1))
 
 
-def _untrue(scalar: Tensor, layers: dict[str, Call], leaves: Params, rows: int) -> set[str]:
-    """The parameters whose rule does not give autograd's gradient: used elsewhere too, or rows in another order."""
-    check = unit(key_of(0, device=scalar.device), (rows,), scalar.dtype)
+def _untrue(scalars: list[Tensor], layers: dict[str, Call], leaves: Params, rows: int) -> set[str]:
+    """The parameters whose rule does not give autograd's gradient: used elsewhere too, or rows in another order.
+
+    Of several scalars it is that of a sum with random coefficients.
+    """
     outputs = [output for _, _, output in layers.values()]
     if not outputs:
         return set()
+    first = scalars[0]
+    mix = 0.5 + unit(key_of(1, device=first.device), (len(scalars),), first.dtype)
+    scalar = first if len(scalars) == 1 else torch.stack([c * s for c, s in zip(mix, scalars, strict=True)]).sum(0)
+    check = unit(key_of(0, device=scalar.device), (rows,), scalar.dtype)
     slopes = torch.autograd.grad(scalar.sum(), outputs, retain_graph=True, allow_unused=True)
     checked = torch.autograd.grad((scalar * check).sum(), list(leaves.values()), retain_graph=True, allow_unused=True)
-    truth = dict(zip(leaves, checked, strict=True))
+    truth = {
+        name: torch.zeros_like(leaf) if g is None else g
+        for (name, leaf), g in zip(leaves.items(), checked, strict=True)
+    }
     wrong = set()
     for (name, (layer, a, _)), g in zip(layers.items(), slopes, strict=True):
-        if g is None:
-            continue
-        g = positions(layer, g, rows)
-        g = g * check[:, None, None]
-        for kind, rule in (("weight", torch.einsum("nop,nip->oi", g, a)), ("bias", g.sum((0, -1)))):
-            full = f"{name}.{kind}"
-            expected = truth.get(full)
-            if full in leaves and (expected is None or not agree(rule.reshape(expected.shape), expected)):
-                wrong.add(full)
+        rules: Params = {}
+        if g is not None:  # else the scalar does not depend on the layer's output, and neither on its parameters
+            g = positions(layer, g, rows) * check[:, None, None]
+            rules = {"weight": torch.einsum("nop,nip->oi", g, a), "bias": g.sum((0, -1))}
+        for kind in ("weight", "bias"):
+            expected = truth.get(f"{name}.{kind}")
+            if expected is None:
+                continue
+            rule = rules[kind].reshape(expected.shape) if rules else torch.zeros_like(expected)
+            if not agree(rule, expected):
+                wrong.add(f"{name}.{kind}")
     return wrong
 
 
@@ -258,7 +277,11 @@ def _one_by_one(
             def one(row: Batch, which: int = which) -> tuple[Params, Tensor]:
                 return grad(lambda v: scalars(v, row, which), has_aux=True)(chosen)
 
-            gradients, weight = mapper(one, (0,), part)
+            def alone(row: Batch, which: int = which) -> tuple[Params, Tensor]:
+                gradient, (_, weight) = differentiate(lambda v: scalars(v, row, which), chosen, transform=False)
+                return gradient, weight
+
+            gradients, weight = mapper(one, (0,), part, alone=alone)
             own = part.get("weight")
             counted = weight if own is None else weight * own.squeeze(1)
             for name, g in gradients.items():

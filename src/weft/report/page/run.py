@@ -160,7 +160,8 @@ def _went(folder: Path, history: list[Json], lines: list[Curve]) -> list[Markup]
         out.append(el("p", f"After {steps} steps no measure is finite.", class_="lead"))
         return out
     last = best.values[-1][np.isfinite(best.values[-1])]
-    said = f"After {steps} steps the {best.part} {best.measure.replace('_', ' ')} is {num(float(best.middle[-1]))}"
+    when = f"After {steps} steps" if any(record["step"] for record in history) else "It was solved in closed form:"
+    said = f"{when} the {best.part} {best.measure.replace('_', ' ')} is {num(float(best.middle[-1]))}"
     if len(last) > 1:
         said += f" (median of {len(last)} replicas, from {num(float(last.min()))} to {num(float(last.max()))})"
     lost = best.values.shape[1] - len(last)
