@@ -24,7 +24,7 @@ from weft.data import FiniteMDP, ring
 from weft.engine import checkpoint
 from weft.engine.engine import Engine
 from weft.nets import MLP
-from weft.objectives import GAN, REINFORCE
+from weft.objectives import GAN, REINFORCE, LeastSquares
 from weft.sources import Rollouts
 from weft.strategies import EWC, ANDMask
 
@@ -72,9 +72,22 @@ def rollouts(folder):
     return learner, {"X": Rollouts(world, envs=8)}
 
 
-WHEN = ("during", "before rename", "after rename")
-SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts)}
-POINTS = [f"{when} {kind}" for when in WHEN for kind in (".safetensors", ".json")]
+def stopped(folder):
+    """Replicas that stop early, each at its own time, in one task after another."""
+    sweep = {"random_state": [1, 2, 3], "optimizer__lr": [1e-3, 3e-2, 3e-1]}
+    learner = Classifier(net, strategy=EWC(strength=1.0), epochs=8, batch_size=16, replicas=sweep, validation=0.25)
+    return learner.set_params(folder=folder, optimizer=Optimizer("adam"), patience=1), {"X": X, "y": Y, "task": MONTH}
+
+
+def solved(folder):
+    return Learner(LeastSquares(ridge=1.0), random_state=0, folder=folder), {"X": X, "y": X[:, 0] + X[:, 1]}
+
+
+SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts, stopped, solved)}
+OWN_NET = ("tasks", "replicas", "stopped")
+# Each checkpoint writes four files aside and the manifest, renames that (the switch), and names the four.
+POINTS = [f"{when} {kind}" for when in ("during", "before naming") for kind in (".safetensors", ".json")]
+POINTS += ["before rename .json", "after rename .json", "during .jsonl"]
 
 
 def forked(action):
@@ -104,7 +117,7 @@ def run(scenario, folder):
 def resume(scenario, folder):
     """What a user does after a crash: go on, or start again where nothing had been kept yet."""
     learner, data = SCENARIOS[scenario](folder)
-    given = {"module": net} if scenario in ("tasks", "replicas") else {}
+    given = {"module": net} if scenario in OWN_NET else {}
     try:
         kept = weft.load(folder, **given)
     except FileNotFoundError:
@@ -190,21 +203,24 @@ def main():
             os.kill(pid, signal.SIGKILL)
         killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         ended = os.waitpid(forked(lambda: resume(scenario, folder)), 0)[1] == 0
-        equal = ended and outcome(folder) == expected
+        equal = ended and outcome(folder) == expected and not list(folder.glob(".*"))
         print(json.dumps({"name": name, "killed": killed, "resumed": ended, "equal": equal}), flush=True)
         shutil.rmtree(folder, ignore_errors=True)
 
     if moments == 0:
         for i, point in enumerate(POINTS):
-            for count in (1, 4) if scenario == "tasks" else (1 + 3 * (i % 2),):
+            for count in {"tasks": (1, 4), "solved": (1,)}.get(scenario, (1 + 3 * (i % 2),)):
                 attempt(f"{point} {count}", lambda point=point, count=count: killing_at(point, count))
-        attempt("first step", lambda: killing_in_step(0))
-        attempt("middle of an epoch", lambda: killing_in_step(7, after=True))
+        if scenario != "solved":
+            attempt("first step", lambda: killing_in_step(0))
+            attempt("middle of an epoch", lambda: killing_in_step(7, after=True))
+        if scenario == "stopped":
+            attempt("the second task", lambda: killing_in_consolidation("june"))
         if scenario == "tasks":
             attempt("after the first step", lambda: killing_in_step(1, after=True))
             attempt("consolidation", lambda: killing_in_consolidation("june"))
             # between tasks: at the first write of the next task, and before it
-            attempt("between tasks", lambda: killing_at("before rename .json", 6))
+            attempt("between tasks", lambda: killing_at("before rename .json", 5))
     else:
         for k, share in enumerate(np.random.default_rng(len(scenario)).uniform(0.0, 1.0, size=moments)):
             attempt(f"moment {k}", delay=share * length)

@@ -115,6 +115,7 @@ def stamp(found: list[Found]) -> Stamp:
         "progress.json",
         "result.json",
         "metrics.jsonl",
+        "manifest.json",
         "state.json",
         "config.json",
         "recipe.json",
