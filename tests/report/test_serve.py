@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.faults.hostile import reseal
 from tests.report.report_cases import ATTACK, claim, study, write_claims, write_study
 
 from weft import Classifier, Learner
@@ -282,16 +283,14 @@ def test_a_run_is_followed(server, root, visit):
     run = root / "runs" / "first run"
     state = json.loads((run / "state.json").read_text())
     state["tree"]["fitted"]["_phase"]["runs"][0]["done"] = False
-    (run / "state.json").write_text(json.dumps(state))
+    reseal(run, state_json=state)
     page = visit(f"{server.url}at/runs/first%20run")
     page.get_by_text("In progress; this page follows it.").wait_for(timeout=30_000)
     page.locator("details summary").first.click()
     before = page.locator("svg.chart").first.inner_html()
     lines = (run / "metrics.jsonl").read_text().splitlines()
     more = [json.dumps({**json.loads(lines[-1]), "step": 100 + k, "loss": 1 / (k + 1)}) for k in range(5)]
-    aside = run / "metrics.tmp"
-    aside.write_text("\n".join([*lines, *more, ""]))
-    os.replace(aside, run / "metrics.jsonl")
+    reseal(run, metrics_jsonl="\n".join([*lines, *more, ""]).encode())
     page.get_by_text("After 104 steps").wait_for(timeout=30_000)
     assert page.locator("svg.chart").first.inner_html() != before
     assert page.locator("details").first.get_attribute("open") is not None
