@@ -19,7 +19,19 @@ from typing import Any
 from weft.core import files as writing
 from weft.core.files import fill, read_bytes, sealed, sync, unsealed, write_text
 
-__all__ = ["FORMAT", "NAME", "Manifest", "contents", "next_of", "opened", "settle", "snapshot", "switch"]
+__all__ = [
+    "FORMAT",
+    "NAME",
+    "Manifest",
+    "contents",
+    "next_of",
+    "opened",
+    "sealed_beside",
+    "settle",
+    "snapshot",
+    "switch",
+    "unsealed_beside",
+]
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -171,3 +183,21 @@ def settle(folder: Path, manifest: Manifest | None) -> None:
             os.replace(path, folder / name)
         else:
             path.unlink(missing_ok=True)
+
+
+# --- what is written beside a run, afterwards ---------------------------------------------------------
+
+
+def sealed_beside(folder: Path, plain: dict[str, Any]) -> str:
+    """JSON about the run in a folder, with its own digest and that run's name."""
+    found = opened(folder)
+    return sealed(plain if found is None else {**plain, "run": found.run})
+
+
+def unsealed_beside(path: Path) -> dict[str, Any]:
+    """What was written beside a run; raises where it tells of another."""
+    plain, found = unsealed(path, must=False), opened(path.parent)
+    whose = plain.pop("run", None)
+    if found is not None and whose not in (None, found.run):
+        raise ValueError(f"expected what tells of the run that {NAME} names, got {path} of another run; remove it")
+    return plain

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.core import manifest
-from weft.core.files import parsed, read_bytes, read_json, sealed, unsealed, write_bytes, write_text
+from weft.core.files import parsed, read_bytes, read_json, write_bytes, write_text
 from weft.report.picture import picture
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ def about(folder: Path) -> Json:
     """What a run is, in a line and by its configuration."""
     run_folder(folder)
     told: Json = {"title": str(folder)}
+    found = manifest.opened(folder)
     for name in ("config", "recipe"):
         path = folder / f"{name}.json"
-        text = _read(path) if name == "config" or path.exists() else None
+        text = _read(path) if path.exists() or (found is not None and path.name in found.files) else None
         if text is None:
             continue
         plain = parsed(text, path)
@@ -103,7 +104,7 @@ def keep_risk(risk: Json, folder: Path) -> None:
     canvas = io.BytesIO()
     picture([], canvas, risk=risk)
     write_bytes(folder / "risk.png", canvas.getvalue())
-    write_text(folder / "risk.json", sealed(risk))
+    write_text(folder / "risk.json", manifest.sealed_beside(folder, risk))
 
 
 def risk(folder: Path) -> Json | None:
@@ -112,7 +113,7 @@ def risk(folder: Path) -> Json | None:
     if not path.exists():
         return None
     try:
-        risk: Json = unsealed(path, must=False)
+        risk: Json = manifest.unsealed_beside(path)
         for part in risk["environments"].values():
             sum(value or 0.0 for value in [part["rows"], part["risk"], part["score"], *part["replicas"]])
         if not {"environment", "part", "measure", "direction", "score", "worst", "mean"} <= risk.keys():

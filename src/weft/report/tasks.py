@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.core.files import sealed, unsealed, write_bytes, write_text
+from weft.core import manifest
+from weft.core.files import write_bytes, write_text
 from weft.report.picture import picture
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def keep(scores: Json, folder: Path) -> None:
         canvas = io.BytesIO()
         picture([], canvas, matrix=scores)
         write_bytes(folder / "tasks.png", canvas.getvalue())
-    write_text(folder / "tasks.json", sealed(scores))
+    write_text(folder / "tasks.json", manifest.sealed_beside(folder, scores))
 
 
 def tasks(folder: Path) -> Json | None:
@@ -109,7 +110,7 @@ def tasks(folder: Path) -> Json | None:
     if not path.exists():
         return None
     try:
-        scores: Json = unsealed(path, must=False)
+        scores: Json = manifest.unsealed_beside(path)
         names, size = scores["names"], len(scores["names"])
         runs = [scores, *scores["replicas"]]
         lines = [line for run in runs for line in (run["before"] or [None] * size, *run["matrix"])]

@@ -39,20 +39,20 @@ def keep(folder: Path, plain: Json) -> None:
 
 def opened(folder: Path, read: Callable[[Json], _Read]) -> _Read:
     """What `read` makes of a run's `recipe.json`; a file that it cannot read is damaged or foreign."""
-    path = folder / "recipe.json"
-    if not path.exists():
+    path, found = folder / "recipe.json", manifest.opened(folder)
+    if not path.exists() and not (found is not None and path.name in found.files):
         raise ValueError(
             f"expected a run that `weft fit` made in {folder}, got one without recipe.json, made in Python; go on "
             "there: weft.load(folder)"
         )
     try:
+        if found is not None:  # what is beside a run must be of that run
+            manifest.contents(folder, path.name)
         plain = unsealed(path, must=False)
         if plain["format"] not in (1, FORMAT):
             raise ValueError(f"format {plain['format']!r}, of another version of weft")
         if plain["format"] == FORMAT:
             plain = unsealed(path)
-        if manifest.opened(folder) is not None:  # what is beside a run must be of that run
-            manifest.contents(folder, "recipe.json")
         return read(plain)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         told = str(error) if isinstance(error, ValueError) else repr(error)
