@@ -17,7 +17,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test contract lint format lock docs reproduce clean
+.PHONY: help setup demo test contract faults lint format lock docs reproduce clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ test: setup  ## the tests and the examples in the documentation
 
 contract: setup  ## every strategy with every objective in every setting (SHARD=3/8 for a part)
 	OMP_NUM_THREADS=1 WEFT_SHARD=$(SHARD) $(BIN)/python -m pytest tests/contract/cross.py -n $(WORKERS) --dist worksteal
+
+faults: setup  ## a hundred kills (stopped replicas, solved objectives and studies too), a thousand damaged files
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults/thorough.py -n $(WORKERS) --dist worksteal
 
 reproduce: setup  ## every claim in its full setting, with the gallery: out/claims (NAMES="spirals ring" for some of them)
 	$(BIN)/weft reproduce $(if $(NAMES),$(NAMES),--all) --full --out out

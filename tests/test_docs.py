@@ -143,6 +143,33 @@ def test_how_to_add_a_method_teaches_every_trait_and_verb(kind):
     assert not missing
 
 
+def _promises(text):
+    """By each row of the page's tables, the tests that it names."""
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+    return {row: re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row) for row in rows}
+
+
+def _unheld(text):
+    """The rows of the page without a test, or with one that does not exist."""
+
+    def exists(path, name):
+        return (ROOT / path).is_file() and re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
+
+    return [row for row, tests in _promises(text).items() if not tests or not all(exists(*test) for test in tests)]
+
+
+def test_every_promise_is_held_by_a_test():
+    page = (ROOT / "docs" / "promises.md").read_text()
+    assert _unheld(page) == []
+    assert len(_promises(page)) >= 25
+    assert re.findall(r"^## (\w+)", page, re.MULTILINE) == ["Kills", "Ranks", "Replicas", "Files"]
+    first = "| It flies | `tests/test_docs.py::test_it_flies` |"
+    assert _unheld(f"{first}\n| It swims | said so |\n| `tests/test_docs.py::test_the_page_runs` |") == [
+        first,
+        "| It swims | said so |",
+    ]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The whole site with one claim's result, built strictly: a link that leads nowhere is an error."""

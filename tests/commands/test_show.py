@@ -4,6 +4,7 @@ import json
 import shutil
 
 from tests.commands.command_cases import refused, run
+from tests.faults.hostile import unlisted
 
 
 def test_show_draws_the_curves(fitted, tmp_path):
@@ -20,11 +21,20 @@ def test_show_draws_the_curves(fitted, tmp_path):
     assert len(told["records"][0]["valid_loss"]) == 2
 
 
-def test_show_reads_what_a_crash_has_left(fitted, tmp_path):
+def test_show_reads_what_a_crash_of_an_earlier_version_has_left(fitted, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(fitted[0], folder)
+    unlisted(folder)
     text = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text(text[:-40])
     assert len(json.loads(run("show", str(folder), "--json").stdout)["records"]) == 19
     (folder / "metrics.jsonl").write_text("{]\n" + text)
     refused(run("show", str(folder)), "line 1")
+
+
+def test_show_refuses_records_that_are_not_the_run_s(fitted, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(fitted[0], folder)
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace("1", "2", 1))
+    refused(run("show", str(folder)), "metrics.jsonl as manifest.json says")

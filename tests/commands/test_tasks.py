@@ -8,10 +8,11 @@ from tests.commands.command_cases import refused, run
 
 import weft
 from weft.commands.job import Job
+from weft.core.manifest import unsealed_beside
 
 
 def test_the_matrix_of_tasks_is_told_and_drawn(table, tmp_path, uninterrupted):
-    matrix = json.loads((uninterrupted / "tasks.json").read_text())
+    matrix = unsealed_beside(uninterrupted / "tasks.json")
     assert (matrix["task"], matrix["part"], matrix["measure"], matrix["direction"]) == (
         "site",
         "held-out",

@@ -15,9 +15,12 @@ from torch import nn
 
 import weft
 from weft import Classifier, Learner, Optimizer, Regressor, weave
+from weft.core.files import sealed, unsealed
 from weft.engine import checkpoint
 from weft.objectives import GAN, Classification, LeastSquares
 from weft.strategies import EWC, ANDMask
+
+from .hostile import reseal, unlisted
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 3))
@@ -58,8 +61,8 @@ def test_what_is_saved_is_loaded(learner, tmp_path):
 def test_only_values_are_written(tmp_path):
     kept(tmp_path / "run")
     names = sorted(p.name for p in (tmp_path / "run").iterdir())
-    assert names[:2] == ["config.json", "metrics.jsonl"]
-    assert [n.rpartition(".")[2] for n in names] == ["json", "jsonl", "safetensors", "json"]
+    assert names[:3] == ["config.json", "manifest.json", "metrics.jsonl"]
+    assert [n.rpartition(".")[2] for n in names] == ["json", "json", "jsonl", "safetensors", "json"]
     for name in names:
         data = (tmp_path / "run" / name).read_bytes()
         assert not data.startswith((b"\x80", b"PK")), "a pickle or an archive"
@@ -106,20 +109,16 @@ class Evil:
 
 
 def test_a_pickle_in_place_of_the_tensors_is_refused(tmp_path):
-    import hashlib
     import pickle
 
     folder, mark = tmp_path / "run", tmp_path / "mark"
     kept(folder)
-    header = json.loads((folder / "state.json").read_text())
     evil = pickle.dumps(Evil(mark))
-    (folder / header["tensors"]).write_bytes(evil)
-    header.update(bytes=len(evil), sha256=hashlib.sha256(evil).hexdigest())
-    (folder / "state.json").write_text(json.dumps(header))
+    reseal(folder, safetensors=evil)
     with pytest.raises(ValueError, match="expected safetensors"):
         weft.load(folder)
-    (folder / "state.json").write_bytes(evil)
-    with pytest.raises(ValueError, match="not JSON"):
+    reseal(folder, state_json=evil)
+    with pytest.raises(ValueError, match="expected JSON in"):
         weft.load(folder)
     assert not mark.exists()
 
@@ -134,30 +133,37 @@ def test_a_pickle_in_place_of_the_tensors_is_refused(tmp_path):
 )
 def test_a_class_that_a_file_names_is_not_imported(value, tmp_path):
     kept(tmp_path / "run")
-    path = tmp_path / "run" / "config.json"
-    config = json.loads(path.read_text())
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["params"]["strategy"] = value
-    path.write_text(json.dumps(config))
+    reseal(tmp_path / "run", config_json=config)
     with pytest.raises(ValueError, match="expected a method of weft's catalogue"):
         weft.load(tmp_path / "run")
 
 
 def test_a_learner_that_a_file_names_is_one_of_ours(tmp_path):
     kept(tmp_path / "run")
-    path = tmp_path / "run" / "config.json"
-    path.write_text(path.read_text().replace('"Classifier"', '"__import__"'))
+    text = (tmp_path / "run" / "config.json").read_text()
+    reseal(tmp_path / "run", config_json=text.replace('"Classifier"', '"__import__"').encode())
     with pytest.raises(ValueError, match="expected weft's configuration"):
         weft.load(tmp_path / "run")
 
 
 def test_tensors_elsewhere_are_refused(tmp_path):
     kept(tmp_path / "run")
-    path = tmp_path / "run" / "state.json"
+    path = tmp_path / "run" / "manifest.json"
+    plain = unsealed(path)
+    plain["files"]["../../etc/passwd"] = plain["files"].pop("config.json")
+    path.write_text(sealed(plain))
+    with pytest.raises(ValueError, match="of files beside it"):
+        weft.load(tmp_path / "run")
+    kept(tmp_path / "old")
+    unlisted(tmp_path / "old")
+    path = tmp_path / "old" / "state.json"
     header = json.loads(path.read_text())
     header["tensors"] = "../../etc/passwd"
     path.write_text(json.dumps(header))
     with pytest.raises(ValueError, match=r"beside state\.json"):
-        weft.load(tmp_path / "run")
+        weft.load(tmp_path / "old")
 
 
 # --- damaged, foreign, unwritable ----------------------------------------------------------------------
@@ -176,16 +182,20 @@ def test_a_truncated_file(tmp_path):
 
 def test_another_version(tmp_path):
     kept(tmp_path / "run")
-    path = tmp_path / "run" / "state.json"
-    path.write_text(path.read_text().replace('"format": 2', '"format": 7'))
-    with pytest.raises(ValueError, match=r"format 2 .* got format 7, which another version"):
+    text = (tmp_path / "run" / "state.json").read_text()
+    reseal(tmp_path / "run", state_json=text.replace('"format": 3', '"format": 7').encode())
+    with pytest.raises(ValueError, match=r"format 3 .* got format 7, which another version"):
+        weft.load(tmp_path / "run")
+    path = tmp_path / "run" / "manifest.json"
+    path.write_text(sealed({**unsealed(path), "format": 7}))
+    with pytest.raises(ValueError, match=r"manifest of format 1 .* which another version"):
         weft.load(tmp_path / "run")
 
 
 def test_no_run_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="which is not there"):
         weft.load(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+    with pytest.raises(FileNotFoundError, match=r"no manifest\.json"):
         weft.load(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "state.json").write_text('{"a": 1}')
@@ -241,7 +251,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 1
     assert "the last checkpoint there is whole" in done.stderr
-    assert not list((tmp_path / "run").glob(".*.tmp"))
+    assert not list((tmp_path / "run").glob(".*"))
     twin = weft.load(tmp_path / "run")
     y = (X[:, 0] > 0).astype(int)
     twin.resume(X, y)

@@ -1,4 +1,7 @@
-"""Kill the process at any moment: what is resumed ends, bit for bit, where the uninterrupted run ends."""
+"""Kill the process at any moment: what is resumed ends, bit for bit, where the uninterrupted run ends.
+
+`make faults` kills more often, and also replicas that stop early and studies: see `thorough.py`.
+"""
 
 import json
 import os
@@ -25,7 +28,7 @@ def attempts(scenario, folder, moments):
 @pytest.mark.parametrize("scenario", ["tasks", "game", "replicas", "stopped", "one_by_one", "rollouts", "solved"])
 def test_named_points(scenario, tmp_path):
     results = attempts(scenario, tmp_path, 0)
-    assert len(results) >= 8
+    assert len(results) >= 7
     assert all(r["killed"] for r in results), "each of these points is passed"
 
 

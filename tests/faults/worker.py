@@ -1,4 +1,6 @@
-"""Kills trainings and resumes them: `python -m tests.faults.worker SCENARIO FOLDER`; prints JSON lines.
+"""Kills trainings and studies and resumes them: `python -m tests.faults.worker SCENARIO FOLDER MOMENTS`.
+
+With MOMENTS 0 it kills at named points, else at so many moments by chance; prints JSON lines.
 
 One process imports torch and forks for every training, so that a kill costs a training and no start.
 """
@@ -84,9 +86,14 @@ def solved(folder):
     return learner.set_params(folder=folder), {"X": X, "y": X[:, 0] * X[:, 1], "task": MONTH}
 
 
-WHEN = ("during", "before rename", "after rename")
-SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, stopped, one_by_one, rollouts, solved)}
-POINTS = [f"{when} {kind}" for when in WHEN for kind in (".safetensors", ".json")]
+SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts, stopped, solved)}
+OWN_NET = ("tasks", "replicas", "stopped")
+# Each checkpoint writes four files aside and the manifest, renames that (the switch), and names the four.
+POINTS = [f"{when} {kind}" for when in ("during", "before naming") for kind in (".safetensors", ".json")]
+POINTS += ["before rename .json", "after rename .json", "during .jsonl"]
+STUDY = {"budget": 2, "batch": 2, "seeds": 2, "steps": 8, "workers": 1, "selection": "training-domain"}
+STUDY_POINTS = [("during .toml", 1), ("before rename .json", 1), ("during .json", 3), ("after rename .json", 4)]
+STUDY_POINTS += [(f"{when} .npz", count) for when, count in [("during", 1), ("before rename", 2), ("after rename", 1)]]
 
 
 def forked(action):
@@ -109,14 +116,22 @@ def forked(action):
 
 
 def run(scenario, folder):
+    if scenario == "compare":
+        from weft.bench import compare
+
+        compare(out=folder, **STUDY)
+        return
     learner, data = SCENARIOS[scenario](folder)
     learner.fit(**data)
 
 
 def resume(scenario, folder):
     """What a user does after a crash: go on, or start again where nothing had been kept yet."""
+    if scenario == "compare":
+        run(scenario, folder)
+        return
     learner, data = SCENARIOS[scenario](folder)
-    given = {"module": net} if scenario in ("tasks", "replicas", "stopped") else {}
+    given = {"module": net} if scenario in OWN_NET else {}
     try:
         kept = weft.load(folder, **given)
     except FileNotFoundError:
@@ -126,14 +141,16 @@ def resume(scenario, folder):
 
 
 def outcome(folder):
-    """Everything that must be equal, bit for bit: the kept tree without the clock."""
-    tree = checkpoint.read(Path(folder))
+    """Everything that must be equal, bit for bit: the kept tree, or a study's results, without the clock."""
+    study = folder / "results.json"
+    tree = json.loads(study.read_text()) if study.exists() else checkpoint.read(folder)
+    clock = {"seconds", "date", "command", "name", "ledger", "time"} if study.exists() else {"seconds"}
 
     def plain(value):
         if isinstance(value, torch.Tensor):
             return (str(value.dtype), value.shape, value.numpy().tobytes())
         if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items() if k != "seconds"}
+            return {k: plain(v) for k, v in value.items() if k not in clock}
         if isinstance(value, list | tuple):
             return [plain(v) for v in value]
         return repr(value)
@@ -196,6 +213,11 @@ def killing_in_consolidation(task):
 def main():
     scenario, base = sys.argv[1], Path(sys.argv[2])
     moments = int(sys.argv[3])
+    if scenario == "compare":  # what it imports is imported once, before the forks
+        import optuna  # noqa: F401
+        from sqlalchemy.dialects import sqlite  # noqa: F401
+
+        import weft.bench.comparing  # noqa: F401
     started = time.perf_counter()
     assert os.waitpid(forked(lambda: run(scenario, base / "whole")), 0)[1] == 0
     length = time.perf_counter() - started
@@ -215,13 +237,17 @@ def main():
             os.kill(pid, signal.SIGKILL)
         killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         ended = os.waitpid(forked(lambda: resume(scenario, folder)), 0)[1] == 0
-        equal = ended and outcome(folder) == expected
+        left = [p.name for p in folder.rglob(".*") if not (scenario == "compare" and p.name == ".lock")]
+        equal = ended and outcome(folder) == expected and not left
         print(json.dumps({"name": name, "killed": killed, "resumed": ended, "equal": equal}), flush=True)
         shutil.rmtree(folder, ignore_errors=True)
 
-    if moments == 0:
+    if moments == 0 and scenario == "compare":
+        for point, count in STUDY_POINTS:
+            attempt(f"{point} {count}", lambda point=point, count=count: killing_at(point, count))
+    elif moments == 0:
         for i, point in enumerate(POINTS):
-            for count in (1, 4) if scenario == "tasks" else (1 + 3 * (i % 2),):
+            for count in {"tasks": (1, 4), "solved": (1,)}.get(scenario, (1 + 3 * (i % 2),)):
                 attempt(f"{point} {count}", lambda point=point, count=count: killing_at(point, count))
         if scenario == "solved":
             for number in (0, 1, 4):
@@ -233,7 +259,7 @@ def main():
             attempt("after the first step", lambda: killing_in_step(1, after=True))
             attempt("consolidation", lambda: killing_in_consolidation("june"))
             # between tasks: at the first write of the next task, and before it
-            attempt("between tasks", lambda: killing_at("before rename .json", 6))
+            attempt("between tasks", lambda: killing_at("before rename .json", 5))
         if scenario == "stopped":  # two replicas stop at step 9, the third at 24, where the second task begins
             attempt("after some have stopped", lambda: killing_in_step(11))
             attempt("before the second task", lambda: killing_in_step(24))

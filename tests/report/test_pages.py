@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from tests.faults.hostile import reseal
 from tests.report.report_cases import ATTACK, claim, hostile, study, write_claims, write_study
 from typer.testing import CliRunner
 
@@ -375,7 +376,7 @@ def test_a_run_that_was_cut_off_says_so(tmp_path):
     Classifier(epochs=3, random_state=0, folder=tmp_path / "run").fit(np.eye(4), [0, 1, 0, 1])
     state = json.loads((tmp_path / "run" / "state.json").read_text())
     state["tree"]["fitted"]["_phase"]["runs"][0]["done"] = False
-    (tmp_path / "run" / "state.json").write_text(json.dumps(state))
+    reseal(tmp_path / "run", state_json=state)
     assert "It is still training" in render([tmp_path / "run"])
     import os
 

@@ -3,15 +3,19 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.faults.hostile import reseal
 from tests.report.report_cases import ATTACK, claim, study, write_claims, write_study
 
 from weft import Classifier, Learner
@@ -213,6 +217,51 @@ def test_a_name_that_is_no_text_does_not_hide_the_others(server, root):
     assert "3 of 12" in page
 
 
+@pytest.mark.parametrize("name", ["12:30", "a\\b", "a b%2F..", b"\xff\xfe", "?x=1#y", "é\n"])
+def test_what_is_listed_can_be_opened(server, root, name):
+    folder = os.path.join(os.fsencode(root), os.fsencode(name))
+    os.mkdir(folder)
+    with open(folder + b"/progress.json", "w") as file:
+        file.write('{"done": 1, "total": 2}')
+    page = ask(server, "/")[1]
+    (address,) = [
+        a
+        for a in re.findall(r'href="(/at/[^"]*)"', page)
+        if inside(root.resolve(), a[4:]) == Path(os.fsdecode(folder)).resolve()
+    ]
+    answer, page = ask(server, address)
+    assert answer.status == 200
+    assert "1 of 2" in page
+
+
+def test_a_slow_client_does_not_hold_a_thread(server, monkeypatch):
+    """One sends a byte now and then, never a whole request; one takes no answer; a quick one is answered meanwhile."""
+    monkeypatch.setattr("weft.report.serve.PATIENCE", 1.0)
+
+    def threads():
+        return [t for t in threading.enumerate() if "process_request_thread" in t.name]
+
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as link:
+        link.sendall(b"GET / HTTP/1.1\r\n")
+        assert ask(server, "/")[0].status == 200
+        with suppress(OSError):
+            while time.monotonic() - begun < 8:
+                link.sendall(b"a")
+                time.sleep(0.1)
+        assert time.monotonic() - begun < 4, "it was cut off"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        whole = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+        link.sendall(whole * 400)  # more than fits into what the system keeps for a socket
+        end = time.monotonic() + 30
+        while not threads() and time.monotonic() < end:
+            time.sleep(0.05)
+        while threads() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not threads()
+
+
 def test_a_damaged_folder_is_shown_as_such(server, root):
     (root / "broken").mkdir()
     (root / "broken" / "results.json").write_text("{")
@@ -282,16 +331,14 @@ def test_a_run_is_followed(server, root, visit):
     run = root / "runs" / "first run"
     state = json.loads((run / "state.json").read_text())
     state["tree"]["fitted"]["_phase"]["runs"][0]["done"] = False
-    (run / "state.json").write_text(json.dumps(state))
+    reseal(run, state_json=state)
     page = visit(f"{server.url}at/runs/first%20run")
     page.get_by_text("In progress; this page follows it.").wait_for(timeout=30_000)
     page.locator("details summary").first.click()
     before = page.locator("svg.chart").first.inner_html()
     lines = (run / "metrics.jsonl").read_text().splitlines()
     more = [json.dumps({**json.loads(lines[-1]), "step": 100 + k, "loss": 1 / (k + 1)}) for k in range(5)]
-    aside = run / "metrics.tmp"
-    aside.write_text("\n".join([*lines, *more, ""]))
-    os.replace(aside, run / "metrics.jsonl")
+    reseal(run, metrics_jsonl="\n".join([*lines, *more, ""]).encode())
     page.get_by_text("After 104 steps").wait_for(timeout=30_000)
     assert page.locator("svg.chart").first.inner_html() != before
     assert page.locator("details").first.get_attribute("open") is not None

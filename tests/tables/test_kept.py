@@ -44,7 +44,9 @@ def test_a_folder_of_an_earlier_version_is_read():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda plain: {**plain, "format": 2},
+        lambda plain: {**plain, "format": 7},
+        lambda plain: {**plain, "weft": "0.0"},
+        lambda plain: {name: value for name, value in plain.items() if name != "sha256"},
         lambda plain: {**plain, "options": {"encoding": 8}},
         lambda plain: {**plain, "data": {"path": "x"}},
         lambda plain: [],

@@ -74,6 +74,13 @@ class Source:
         axis = 0 if state.replicas is None else 1
         yield tree_map(lambda t: t.flatten(axis, axis + 1), batch) if self.grouped else batch
 
+    def contents(self) -> dict[str, Any]:
+        """The tensors, arrays and settings that its rows come from, by name: `resume` compares their digests.
+
+        The default is none: right for sources that draw their rows.
+        """
+        return {}
+
 
 def rows_of(batch: Batch, axis: int = 0) -> int:
     """The number of rows (the length of `axis`), from any tensor of the batch."""

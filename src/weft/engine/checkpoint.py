@@ -1,83 +1,134 @@
 """Trees of tensors and plain values, written so that a crash at any moment leaves the old or the new.
 
-A checkpoint is two files: `state-<number>.safetensors` holds the tensors, `state.json` the rest and the
-first one's name, size and checksum. The tensors are written first; renaming `state.json` into place
-commits both at once; then older tensors are removed. Neither file can hold code: JSON and
-safetensors hold values only, and nothing is imported because a file names it.
+A checkpoint is `state-<number>.safetensors`, which holds the tensors, and `state.json`, which holds the rest; the
+folder's manifest names both with their digests and switches to them at once, together with what is given beside. No
+file can hold code: JSON and safetensors hold values only, and nothing is imported because a file names it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from weft.core.files import write_bytes
+from weft import __version__
+from weft.core import manifest
+from weft.core.files import parsed, read_bytes, read_json
+from weft.core.manifest import Manifest
 from weft.core.values import Json, pack, unpack
 
-__all__ = ["FORMAT", "read", "write"]
+__all__ = ["FORMAT", "kept", "opened", "read", "tidy", "write"]
 
-FORMAT = 2
-_READ = (1, FORMAT)  # of format 1, arrays have no mark of their own: see `weft.learner.folder`
+FORMAT = 3
+_UNLISTED = (1, 2)  # formats without a manifest; of 1, arrays have no mark of their own: see `weft.learner.folder`
 
 
-def write(folder: Path, tree: Json) -> None:
-    """Keeps a tree in a folder, in place of what was kept there before."""
+def kept(folder: Path) -> bool:
+    """Whether a checkpoint was ever written to the folder."""
+    return (folder / manifest.NAME).exists() or (folder / "state.json").exists()
+
+
+def write(
+    folder: Path,
+    tree: Json,
+    *,
+    files: Mapping[str, str] | None = None,
+    run: str = "",
+    data: Mapping[str, str] | None = None,
+    beside: Sequence[str] = (),
+) -> None:
+    """Keeps a tree in a folder, in place of what was kept there before.
+
+    Args:
+        folder: held by the caller alone, see `weft.core.files.alone`.
+        tree: tensors and plain values.
+        files: the text of further files that are switched with it.
+        run, data, beside: see `weft.core.manifest.switch`.
+    """
     from safetensors.torch import save
 
     tensors: dict[str, Tensor] = {}
     plain = pack(tree, tensors)
-    previous = _header(folder)
-    number = 0 if previous is None else int(previous["number"]) + 1
-    data = save(tensors)
+    before = manifest.opened(folder)
+    number = 0 if before is None else before.number + 1
+    while (folder / f"state-{number}.safetensors").exists():  # of a format without a manifest
+        number += 1
     name = f"state-{number}.safetensors"
-    write_bytes(folder / name, data)
-    header = {
-        "format": FORMAT,
-        "number": number,
-        "tensors": name,
-        "bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "tree": plain,
-    }
-    write_bytes(folder / "state.json", json.dumps(header, allow_nan=False).encode())
-    for old in folder.glob("state-*.safetensors"):
-        if old.name != name:
+    header = {"format": FORMAT, "tensors": name, "tree": plain}
+    texts = {"state.json": json.dumps(header, allow_nan=False), **(files or {})}
+    whole = {name: save(tensors), **{each: text.encode() for each, text in texts.items()}}
+    manifest.switch(folder, whole, weft=__version__, run=run, data=data or {}, beside=beside)
+    tidy(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Removes what killed writers left, and tensors of earlier checkpoints; whoever calls it holds the folder."""
+    found = manifest.opened(folder)
+    if found is None:
+        return
+    manifest.settle(folder, found)
+    left = [*folder.glob("state-*.safetensors"), *folder.glob(".state*.tmp"), *folder.glob(f".{manifest.NAME}.*.tmp")]
+    for old in left:
+        if old.name not in found.files:
             old.unlink(missing_ok=True)
-    for leftover in folder.glob(".state*.tmp"):
-        leftover.unlink(missing_ok=True)
 
 
-def _header(folder: Path) -> Json | None:
-    path = folder / "state.json"
-    if not path.exists():
-        return None
-    try:
-        header = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"expected a checkpoint in {path}, got a file that is not JSON ({error}); it is damaged"
-        ) from error
-    if not isinstance(header, dict) or not {"format", "number", "tensors", "tree"} <= header.keys():
+def _header(found: object, path: Path) -> Json:
+    if not isinstance(found, dict) or not {"format", "tensors", "tree"} <= found.keys():
         raise ValueError(f"expected weft's checkpoint in {path}, got another kind of file; is this the right folder?")
-    if header["format"] not in _READ:
+    if found["format"] not in (*_UNLISTED, FORMAT):
         raise ValueError(
-            f"expected a checkpoint of format {FORMAT} in {path}, got format {header['format']}, which another version "
+            f"expected a checkpoint of format {FORMAT} in {path}, got format {found['format']}, which another version "
             "of weft wrote; read it with that version"
         )
-    return header
+    return found
 
 
 def read(folder: Path) -> Json:
     """The tree kept in a folder, checked."""
+    return opened(folder)[1]
+
+
+def opened(folder: Path, *names: str) -> tuple[Manifest | None, Json, list[bytes]]:
+    """What is kept in a folder, all of one moment, checked: its manifest, the tree, and the bytes of further files.
+
+    Folders of earlier versions have no manifest.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    header = _header(folder)
-    if header is None:
-        raise FileNotFoundError(f"expected a run of weft in {folder}, got no state.json there")
+    path, found = folder / "state.json", None
+    if not kept(folder):
+        raise FileNotFoundError(f"expected a run of weft in {folder}, got no {manifest.NAME} there")
+    if (folder / manifest.NAME).exists():
+        found, (text, data, *others) = manifest.snapshot(folder, "state.json", "state-*.safetensors", *names)
+        header = _header(parsed(text, path), path)
+    else:
+        header = _header(read_json(path), path)
+        data, others = _unlisted(folder, header), [read_bytes(folder / name) for name in names]
+    try:
+        tree = unpack(header["tree"], load(data))
+    except SafetensorError as error:
+        tensors = folder / str(header["tensors"])
+        raise ValueError(f"expected safetensors in {tensors}, got something else ({error})") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"expected weft's checkpoint in {path}, got a damaged or foreign file: {error!r}") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"expected a dictionary in {path}, got {type(tree).__name__}")
+    return found, tree, others
+
+
+def _unlisted(folder: Path, header: Json) -> bytes:
+    """The tensors of a folder without a manifest, as earlier versions kept them; says that it has none."""
+    if header["format"] not in _UNLISTED:
+        raise ValueError(
+            f"expected {folder / manifest.NAME}, which says what belongs to the run, got no such file; the folder is "
+            "damaged: put it back from a copy"
+        )
     name = str(header["tensors"])
     if Path(name).name != name:
         raise ValueError(
@@ -86,17 +137,15 @@ def read(folder: Path) -> Json:
     path = folder / name
     if not path.exists():
         raise ValueError(f"expected {path}, which state.json names, got no such file; the folder is damaged")
-    data = path.read_bytes()
-    if len(data) != header["bytes"] or hashlib.sha256(data).hexdigest() != header["sha256"]:
+    data = read_bytes(path)
+    if len(data) != header.get("bytes") or hashlib.sha256(data).hexdigest() != header.get("sha256"):
         raise ValueError(
-            f"expected {header['bytes']} bytes in {path} as state.json says, got {len(data)} or other ones; the file "
-            "is truncated or was changed"
+            f"expected {header.get('bytes')} bytes in {path} as state.json says, got {len(data)} or other ones; the "
+            "file is truncated or was changed"
         )
-    try:
-        tensors = load(data)
-    except SafetensorError as error:
-        raise ValueError(f"expected safetensors in {path}, got something else ({error})") from error
-    tree = unpack(header["tree"], tensors)
-    if not isinstance(tree, dict):
-        raise ValueError(f"expected a dictionary in {folder / 'state.json'}, got {type(tree).__name__}")
-    return tree
+    warnings.warn(
+        f"{folder} was kept by an earlier version of weft, without {manifest.NAME}: whether its configuration and its "
+        "data are those of the run cannot be checked; save it again to have that",
+        stacklevel=4,
+    )
+    return data

@@ -22,8 +22,9 @@ from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.engine import Diverged
 from weft.engine.loop import History, Plan, progress_of
+from weft.learner import digests
 from weft.learner.answers import Answers
-from weft.learner.folder import Folder, save
+from weft.learner.folder import Folder, alone, save, tidied
 from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
 from weft.learner.runs import copied, go_on, records, start, train_all
 from weft.learner.settings import (
@@ -38,7 +39,7 @@ from weft.learner.settings import (
     replica_settings,
 )
 from weft.learner.sourcing import match, sources
-from weft.learner.training import Phase, Run, Training
+from weft.learner.training import Run, Training
 
 __all__ = ["Learner"]
 
@@ -234,16 +235,14 @@ class Learner(Answers):
         names = names_of_rows(task, len(X), "task")
         classes = np.unique(as_array(y)) if self._objective().targets == "classes" and fresh and y is not None else None
         left = list(names[np.sort(np.unique(names, return_index=True)[1])])
+        whole = {"X": X, "y": y, "environment": environment, "sample_weight": sample_weight}
+        columns = {} if self.folder is None else digests.of_columns(**whole, task=names)
         if resumed:
-            last = str(self.training_.phase.task)
-            if last not in map(str, left):
-                raise ValueError(f"expected the task {last!r}, which was the last, among {left}")
-            resumed = bool(self.training_.phase.runs)  # else that task has ended, and the next is to begin
-            left = left[list(map(str, left)).index(last) + (not resumed) :]
+            left, resumed = digests.tasks_left(self.training_, left, columns)
         for name in left:
             rows = np.flatnonzero(names == name)
-            part = [take(values, rows) for values in (X, y, environment, sample_weight)]
-            self._learn(*part, fresh=fresh, task=name, classes=classes, resumed=resumed)
+            part = [take(values, rows) for values in whole.values()]
+            self._learn(*part, fresh=fresh, task=name, classes=classes, columns=columns, resumed=resumed)
             fresh = resumed = False
         return self
 
@@ -263,7 +262,7 @@ class Learner(Answers):
             self.folder = self.training_.folder
         columns = task is not None and not isinstance(task, str) and not isinstance(X, Source)
         if not columns and not phase.runs:
-            return self  # it had ended
+            return tidied(self)  # it had ended
         if not columns:
             return self._learn(X, y, environment, sample_weight, fresh=False, task=phase.task, resumed=True)
         return self._fit(X, y, environment, task, sample_weight, fresh=False, resumed=True)
@@ -293,6 +292,7 @@ class Learner(Answers):
         fresh = not hasattr(self, "training_")
         return self._learn(X, y, environment, sample_weight, fresh=fresh, task=task, classes=classes, once=task is None)
 
+    @alone
     def _learn(
         self,
         X: Any,
@@ -303,6 +303,7 @@ class Learner(Answers):
         fresh: bool,
         task: Any,
         classes: Any = None,
+        columns: dict[str, str] | None = None,
         once: bool = False,
         resumed: bool = False,
     ) -> Self:
@@ -329,8 +330,7 @@ class Learner(Answers):
         elif not resumed:
             self.training_.runs = self._go_on(source, carry=once)
         training = self.training_
-        if not resumed:
-            training.phase = Phase(None if task is None else str(task), once)
+        training.phase = digests.phase(self, source, validation, task, once, columns, resumed=resumed)
         folder = Folder(self.folder)
         if fresh:
             folder.claim()
@@ -421,7 +421,7 @@ class Learner(Answers):
         told = self.training_.settings[k]
         own = copy.copy(self._with(told))
         run = copied(every[k], Settings.of(own, own._objective()))
-        own.replicas, own.seeds_ = None, [self.seeds_[k]]
+        own.replicas, own.folder, own.seeds_ = None, None, [self.seeds_[k]]
         own.training_ = replace(self.training_, settings=[told], runs=[run])
         own.history_ = History(
             {n: v[k] if isinstance(v, np.ndarray) else v for n, v in record.items()} for record in self.history_

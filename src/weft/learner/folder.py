@@ -3,7 +3,9 @@
     config.json                what was asked for: the Learner's parameters, by the catalogue's names
     metrics.jsonl              one line per record of `history_`
     state.json, state-N.safetensors   the checkpoint, see `weft.engine.checkpoint`
+    manifest.json              which files these are, with digests of them and of the data, see `weft.core.manifest`
 
+They are switched all at once, by one writer at a time, which holds `.lock`.
 Nothing in these files is code, and no class is imported because a file names it: what is not in weft's
 catalogue (a user's `nn.Module`, a function) is noted as *given* and must be given again to `load`.
 """
@@ -12,21 +14,25 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from weft import __version__
-from weft.core.files import write_text
+from weft.core import manifest
+from weft.core.files import alone as alone_in
+from weft.core.files import parsed
 from weft.core.source import Field, Spec
 from weft.core.state import State
 from weft.core.trees import tree_map
@@ -41,10 +47,14 @@ from weft.learner.training import Begun, Phase, Run, Training
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
 
-__all__ = ["Folder", "load", "save"]
+__all__ = ["Folder", "alone", "load", "save", "tidied"]
+
+P = ParamSpec("P")
+L = TypeVar("L", bound="Learner")
 
 _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
 _LATER = ("statistics", "late", "ended")  # which runs kept by earlier versions do not have
+_BESIDE = ("recipe.json", "risk.json", "risk.png", "tasks.json", "tasks.png", "report.html")
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
 _FITTED = ("classes_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
 
@@ -149,14 +159,14 @@ class Folder:
             return
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"expected a folder for the run, got the file {self.path}; choose another name")
-        names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
+        names = sorted(p.name for p in self.path.iterdir() if p.name != ".lock") if self.path.exists() else []
         # What a run leaves that was killed before its first checkpoint is nothing to lose.
-        begun = [n for n in names if n in ("recipe.json", "config.json") or (n.startswith(".") and n.endswith(".tmp"))]
-        if "state.json" not in names:
+        begun = [n for n in names if n in ("recipe.json", "config.json") or re.fullmatch(r"\..+\.(tmp|next)", n)]
+        if not checkpoint.kept(self.path):
             begun += [n for n in names if n.startswith("state-") and n.endswith(".safetensors")]
         foreign = [n for n in names if n not in begun]
         if foreign:
-            what = "a run of weft" if "state.json" in names else f"{foreign[0]!r} and perhaps more"
+            what = "a run of weft" if checkpoint.kept(self.path) else f"{foreign[0]!r} and perhaps more"
             raise ValueError(
                 f"expected an empty or new folder for the run, got {self.path} with {what} in it; choose another, "
                 "remove it, or go on with it: weft.load(folder).resume(...)"
@@ -176,13 +186,20 @@ class Folder:
         """
         if self.path is None or world()[0] > 0 or (not must and time.monotonic() - self.kept < SECONDS):
             return
+        training = learner.training_
+        lines = [json.dumps(jsonable(record)) for record in [*learner.history_, *records(training.phase)]]
+        files = {
+            "config.json": json.dumps(_config(learner), indent=1),
+            "metrics.jsonl": "".join(f"{line}\n" for line in lines),
+        }
         try:
-            config = self.path / "config.json"
-            if not config.exists():
-                write_text(config, json.dumps(_config(learner), indent=1))
-            checkpoint.write(self.path, _tree(learner))
-            lines = [json.dumps(jsonable(record)) for record in [*learner.history_, *records(learner.training_.phase)]]
-            write_text(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+            own = self._own(training)
+            beside = ["recipe.json"] if own and (self.path / "recipe.json").exists() else []
+            checkpoint.write(
+                self.path, _tree(learner), files=files, run=training.run, data=training.phase.data, beside=beside
+            )
+            for name in () if own else _BESIDE:  # they tell of the run that was replaced
+                (self.path / name).unlink(missing_ok=True)
             self.step = max(state.step for _, state in learner.training_.runs)
             self.kept = time.monotonic()
         except OSError as error:
@@ -190,6 +207,44 @@ class Folder:
                 f"expected to keep the run in {self.path}, got: {error.strerror or error}; the last checkpoint there "
                 "is whole, mend that and go on with weft.load(folder).resume(...)"
             ) from error
+
+    def _own(self, training: Training) -> bool:
+        """Whether what the folder holds, if anything, is of this very training."""
+        if self.path is None or not checkpoint.kept(self.path):
+            return True
+        found = manifest.opened(self.path)
+        if found is not None:
+            return found.run == training.run
+        return training.folder is not None and training.folder.resolve() == self.path.resolve()
+
+    @contextmanager
+    def held(self, training: Training | None = None) -> Iterator[None]:
+        """Within it this process alone writes in the folder.
+
+        Args:
+            training: the one that goes on there; None where one begins, or replaces another.
+        """
+        if self.path is None or world()[0] > 0:
+            yield
+            return
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"expected a folder for the run, got the file {self.path}; choose another name")
+        with ExitStack() as stack:
+            try:
+                if not self.path.exists():
+                    self.path.mkdir(parents=True)
+                    stack.callback(_remove_empty, self.path)
+                stack.enter_context(alone_in(self.path))
+            except OSError as error:
+                raise OSError(f"expected a folder that can be written, got {self.path}: {error.strerror}") from error
+            if training is not None and not self._own(training):
+                raise ValueError(
+                    f"expected the folder of the run that goes on, or a new one, got {self.path} with another run in "
+                    "it; choose another folder"
+                )
+            if training is not None and not checkpoint.kept(self.path):
+                self.claim()
+            yield
 
     def told(self) -> str:
         """Where the last good state is, for an error's message."""
@@ -215,14 +270,39 @@ class Folder:
             signal.signal(signal.SIGINT, before)
 
 
+def _remove_empty(folder: Path) -> None:
+    """Removes a folder into which nothing came."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def alone(learn: Callable[Concatenate[L, P], L]) -> Callable[Concatenate[L, P], L]:
+    """A Learner's method that writes to its folder, in which nobody else writes meanwhile."""
+
+    @wraps(learn)
+    def held(learner: L, *args: P.args, **kwargs: P.kwargs) -> L:
+        with Folder(learner.folder).held(None if kwargs["fresh"] else learner.training_):
+            return learn(learner, *args, **kwargs)
+
+    return held
+
+
+def tidied(learner: L) -> L:
+    """The learner, with its folder as if nobody had been killed there; where another writes, that one tidies up."""
+    folder = Folder(learner.folder)
+    if folder.path is not None:
+        with suppress(ValueError, OSError), folder.held(learner.training_):
+            checkpoint.tidy(folder.path)
+    return learner
+
+
 def save(learner: Learner, path: str | Path, *, force: bool = False) -> None:
     """Writes a fitted Learner to a folder."""
-    folder, config = Folder(path), Path(path) / "config.json"
-    if force and config.exists():
-        config.unlink()
-    else:
-        folder.claim()
-    folder.keep(learner)
+    folder = Folder(path)
+    with folder.held():
+        if not (force and checkpoint.kept(Path(path))):
+            folder.claim()
+        folder.keep(learner)
 
 
 def load(path: str | Path, **given: Any) -> Learner:
@@ -243,24 +323,34 @@ def load(path: str | Path, **given: Any) -> Learner:
         ...     load(folder).predict(X[:2]).shape
         (2,)
     """
-    from weft.learner.estimator import Learner
-    from weft.learner.presets import Classifier, Regressor
-
     folder = Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"expected a run's folder, got {folder}, which is not there")
-    if not (folder / "config.json").exists():
-        raise FileNotFoundError(f"expected a run of weft in {folder}, got no config.json there; the right folder?")
-    tree = checkpoint.read(folder)
     try:
-        config = json.loads((folder / "config.json").read_text())
+        return _loaded(folder, given)
+    except RecursionError as error:
+        raise ValueError(f"expected a run of weft in {folder}, got files that are nested too deeply") from error
+
+
+def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
+    from weft.learner.estimator import Learner
+    from weft.learner.presets import Classifier, Regressor
+
+    if not checkpoint.kept(folder):
+        raise FileNotFoundError(
+            f"expected a run of weft in {folder}, got no {manifest.NAME} there; the right folder? A run that was "
+            "killed before its first checkpoint is begun again with fit"
+        )
+    found, tree, (text,) = checkpoint.opened(folder, "config.json")
+    config = parsed(text, folder / "config.json")
+    try:
         classes = {"Learner": Learner, "Classifier": Classifier, "Regressor": Regressor}
         cls = classes[config["learner"]]
-        params = config["params"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        params = config["params"].items()
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"expected weft's configuration in {folder / 'config.json'}, got {error!r}") from error
     missing: list[Missing] = []
-    asked = {name: rebuild(value, given, name, missing) for name, value in params.items()}
+    asked = {name: rebuild(value, given, name, missing) for name, value in params}
     aside = ("schedule", "validation", "device", "random_state")  # needed to go on, not to answer
     needed = [m for m in missing if m.name not in aside]
     if needed:
@@ -280,10 +370,12 @@ def load(path: str | Path, **given: Any) -> Learner:
     begun = [Begun(History(run["records"]), run["done"]) for run in phase["runs"]]
     learner.training_ = replace(
         _training(learner, tree, told, folder),
-        phase=Phase(phase["task"], phase["once"], begun),
+        phase=Phase(phase["task"], phase["once"], begun, {} if found is None else found.data),
         folder=folder,
         missing=tuple(m.name for m in missing),
     )
+    if found is not None:
+        learner.training_.run = found.run
     learner.objective_ = learner.training_.runs[0].engine.objective
     if len(begun) == len(learner.training_.runs) and all(run.done for run in begun):
         learner._conclude_phase()

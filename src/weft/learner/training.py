@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -47,11 +48,13 @@ class Phase:
         task: its name, or None where there are no tasks.
         once: whether it is one pass, as `partial_fit` makes without a task.
         runs: those begun, in order; empty before the phase and after it.
+        data: digests of what it learns from, by name, where it is kept in a folder.
     """
 
     task: str | None = None
     once: bool = False
     runs: list[Begun] = field(default_factory=list)
+    data: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,6 +67,7 @@ class Training:
         runs: one; or one in which all replicas are stacked; or, where they cannot be, one for each.
         phase: how far the task at hand has come.
         folder: where it was loaded from, if it was.
+        run: a name that no other training has; a folder holds one.
         missing: parameters that were given when it was kept and were not given again when it was loaded.
     """
 
@@ -72,6 +76,7 @@ class Training:
     runs: list[Run]
     phase: Phase = field(default_factory=Phase)
     folder: Path | None = None
+    run: str = field(default_factory=lambda: uuid4().hex)
     missing: tuple[str, ...] = ()
 
     @property

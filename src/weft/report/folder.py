@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.core.files import write_bytes, write_text
+from weft.core import manifest
+from weft.core.files import parsed, read_bytes, read_json, write_bytes, write_text
 from weft.report.picture import picture
 
 if TYPE_CHECKING:
     from weft.core.values import Json
 
-__all__ = ["about", "is_run", "keep_risk", "records", "risk", "run_folder"]
+__all__ = ["about", "done", "is_run", "keep_risk", "records", "risk", "run_folder"]
 
 
 def run_folder(folder: Path) -> Path:
@@ -31,12 +32,13 @@ def run_folder(folder: Path) -> Path:
 
 def is_run(folder: Path) -> bool:
     """Whether one of the files says that it is weft's."""
-    for name, marks in (("recipe.json", {"weft", "recipe"}), ("config.json", {"weft", "params"})):
+    marked = {"recipe.json": {"recipe"}, "config.json": {"params"}, manifest.NAME: {"run", "files"}}
+    for name, marks in marked.items():
         try:
-            plain = json.loads((folder / name).read_text())
-        except (OSError, ValueError, RecursionError):
+            plain = read_json(folder / name)
+        except (OSError, ValueError):
             continue
-        if isinstance(plain, dict) and marks <= plain.keys():
+        if isinstance(plain, dict) and {"weft", *marks} <= plain.keys():
             return True
     return False
 
@@ -45,11 +47,13 @@ def about(folder: Path) -> Json:
     """What a run is, in a line and by its configuration."""
     run_folder(folder)
     told: Json = {"title": str(folder)}
+    found = manifest.opened(folder)
     for name in ("config", "recipe"):
-        try:
-            plain = json.loads((folder / f"{name}.json").read_text())
-        except (OSError, ValueError, RecursionError):
+        path = folder / f"{name}.json"
+        text = _read(path) if path.exists() or (found is not None and path.name in found.files) else None
+        if text is None:
             continue
+        plain = parsed(text, path)
         told[name] = plain if isinstance(plain, dict) else {}
     data, options = (told.get("recipe", {}).get(part) for part in ("data", "options"))
     if isinstance(data, dict) and isinstance(options, dict) and "path" in data:
@@ -60,13 +64,28 @@ def about(folder: Path) -> Json:
     return told
 
 
+def _read(path: Path) -> bytes | None:
+    """A file of a run, as its manifest says; None where there is neither."""
+    if (path.parent / manifest.NAME).exists():
+        return manifest.contents(path.parent, path.name)[0]
+    return read_bytes(path) if path.exists() else None
+
+
+def done(folder: Path) -> bool:
+    """Whether the run has come to its end, as far as its last checkpoint tells."""
+    text = _read(folder / "state.json")
+    try:
+        phase = None if text is None else parsed(text, folder / "state.json")["tree"]["fitted"]["_phase"]["runs"]
+        return phase is not None and all(part["done"] for part in phase)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def records(folder: Path) -> list[Json]:
     """The records of a run's `metrics.jsonl`; a last line that a crash has cut off is passed over."""
     path = folder / "metrics.jsonl"
     history: list[Json] = []
-    if not path.exists():
-        return history
-    lines = path.read_text().splitlines()
+    lines = (_read(path) or b"").decode(errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -85,7 +104,7 @@ def keep_risk(risk: Json, folder: Path) -> None:
     canvas = io.BytesIO()
     picture([], canvas, risk=risk)
     write_bytes(folder / "risk.png", canvas.getvalue())
-    write_text(folder / "risk.json", json.dumps(risk, indent=1, allow_nan=False) + "\n")
+    write_text(folder / "risk.json", manifest.sealed_beside(folder, risk))
 
 
 def risk(folder: Path) -> Json | None:
@@ -94,7 +113,7 @@ def risk(folder: Path) -> Json | None:
     if not path.exists():
         return None
     try:
-        risk: Json = json.loads(path.read_text())
+        risk: Json = manifest.unsealed_beside(path)
         for part in risk["environments"].values():
             sum(value or 0.0 for value in [part["rows"], part["risk"], part["score"], *part["replicas"]])
         if not {"environment", "part", "measure", "direction", "score", "worst", "mean"} <= risk.keys():

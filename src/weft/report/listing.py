@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 from weft.report.writing import Found, Page, progress, read, what
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["RefusedError", "Rows", "Stamp", "inside", "listing", "refuse_links", "scan", "stamp"]
 
 DEPTH, MOST_FOLDERS, MOST_FOUND = 6, 5000, 500
+CLOSED = {"\0"} if os.name == "posix" else {"\0", "\\", ":"}  # what a folder's name cannot hold
 SILENT = 120.0  # seconds after which a study in progress is said to be silent
 Stamp = tuple[tuple[str, str, int, int], ...]
 """Of each file: folder, name, time of its last change and size."""
@@ -50,19 +51,16 @@ def inside(root: Path, asked: str) -> Path:
         ...
     weft.report.listing.RefusedError: expected a path within the folder
     """
-    try:
-        plain = unquote(asked, errors="strict")
-    except UnicodeDecodeError as error:
-        raise RefusedError(400, "expected a path in UTF-8") from error
+    plain = os.fsdecode(unquote_to_bytes(asked))
     parts = plain.split("/") if plain else []
-    if any(part == "" or part.startswith(".") or "\0" in part or "\\" in part or ":" in part for part in parts):
+    if any(part == "" or part.startswith(".") or set(part) & CLOSED for part in parts):
         raise RefusedError(403, "expected a path within the folder")
     path = root.joinpath(*parts)
     try:
         real = path.resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise RefusedError(404, "nothing of that name is in the folder") from error
-    if real != path or not real.is_dir():  # a symbolic link, or a file
+    if real != path or not real.is_dir() or not real.is_relative_to(root):  # a symbolic link, or a file
         raise RefusedError(403, "expected a folder within the folder, and no link")
     refuse_links(root, real)
     return real
@@ -115,6 +113,7 @@ def stamp(found: list[Found]) -> Stamp:
         "progress.json",
         "result.json",
         "metrics.jsonl",
+        "manifest.json",
         "state.json",
         "config.json",
         "recipe.json",

@@ -1,14 +1,18 @@
 """A page on this machine alone that lists the runs, studies and claims in a folder and follows those in progress.
 
 What it guards against: other machines (it listens on 127.0.0.1), other sites whose names lead here (the
-`Host` header must be this machine's), paths out of the folder (`weft.report.listing` refuses them), and names that are
-HTML (`weft.report.page.markup` escapes). Files are never sent as they are: a page is made from those that weft knows.
+`Host` header must be this machine's), paths out of the folder (`weft.report.listing` refuses them), names that are
+HTML (`weft.report.page.markup` escapes), and clients that take for ever (a request must come within `PATIENCE`). Files
+are never sent as they are: a page is made from those that weft knows.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import socket
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +26,7 @@ from weft.report.writing import Page, compose, look
 __all__ = ["Server"]
 
 KEPT = 32  # rendered pages
+PATIENCE = 20.0  # seconds in which a request must have come as a whole, and an answer must have been taken
 SCRIPTS = ("page.js", "follow.js")
 
 
@@ -125,21 +130,48 @@ class _Threads(ThreadingHTTPServer):
         """A browser that went away is no news."""
 
 
+class _Until(io.RawIOBase):
+    """What a client sends, up to a moment; by the socket's own time-out, a byte now and then would hold it for ever."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link, self.end = link, 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, space: memoryview) -> int:  # type: ignore[override]
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.link.settimeout(left)
+        return self.link.recv_into(space)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD for a page or its parts; everything else is refused."""
 
     site: Server
-    timeout = 20
     server_version = "weft"
     sys_version = ""
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._sent = _Until(self.connection)
+        self.rfile = io.BufferedReader(self._sent)
+
+    def handle_one_request(self) -> None:
+        """One request, if it comes in time."""
+        self._sent.end = time.monotonic() + PATIENCE
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         try:
             self._answer()
         except RefusedError as error:
             self._send(error.status, "text/plain; charset=utf-8", f"{error}\n", "default-src 'none'")
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             self.close_connection = True
         except Exception as error:  # one page that cannot be made must not look like a server that went away
             self._send(500, "text/plain; charset=utf-8", f"{type(error).__name__}\n", "default-src 'none'")
@@ -192,6 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, kind: str, text: str, rules: str) -> None:
         body = text.encode()
+        self.connection.settimeout(PATIENCE)  # for all that is written at once
         self.send_response(status)
         headers = {
             "Content-Type": kind,

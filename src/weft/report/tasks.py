@@ -6,7 +6,6 @@ The file is written whenever a task has ended, so that a run that is interrupted
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weft.core import manifest
 from weft.core.files import write_bytes, write_text
 from weft.report.picture import picture
 
@@ -101,7 +101,7 @@ def keep(scores: Json, folder: Path) -> None:
         canvas = io.BytesIO()
         picture([], canvas, matrix=scores)
         write_bytes(folder / "tasks.png", canvas.getvalue())
-    write_text(folder / "tasks.json", json.dumps(scores, indent=1, allow_nan=False) + "\n")
+    write_text(folder / "tasks.json", manifest.sealed_beside(folder, scores))
 
 
 def tasks(folder: Path) -> Json | None:
@@ -110,7 +110,7 @@ def tasks(folder: Path) -> Json | None:
     if not path.exists():
         return None
     try:
-        scores: Json = json.loads(path.read_text())
+        scores: Json = manifest.unsealed_beside(path)
         names, size = scores["names"], len(scores["names"])
         runs = [scores, *scores["replicas"]]
         lines = [line for run in runs for line in (run["before"] or [None] * size, *run["matrix"])]

@@ -246,6 +246,12 @@ class Arrays(Source):
         for start in range(0, chosen.shape[-1], rows):
             yield self._rows(chosen[..., start : start + rows])
 
+    def contents(self) -> dict[str, Any]:
+        """Its fields, the environment of each row, and what is held out."""
+        held = {"holdout": f"{self.holdout} {self.part}", "strata": self._strata} if self.holdout else {}
+        groups = {"environment": self.environments[self._group.cpu().numpy()]} if len(self.environments) > 1 else {}
+        return {**self.fields, **groups, **held}
+
     def to(self, device: torch.device) -> Arrays:
         """Moves the arrays to a device."""
         self.fields = {name: t.to(device) for name, t in self.fields.items()}

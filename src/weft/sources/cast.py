@@ -51,3 +51,7 @@ class Cast(Source):
         """The other source's one pass."""
         for batch in self.source.once(state, rows):
             yield tree_map(self._cast, batch)
+
+    def contents(self) -> Batch:
+        """What the other source's rows come from."""
+        return self.source.contents()

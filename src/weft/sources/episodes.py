@@ -92,6 +92,11 @@ class Episodes(Source):
                 for name, window in parts
             }
 
+    def contents(self) -> Batch:
+        """How many tasks and shots there are; and the rows and their tasks, where those come out of arrays."""
+        pool, numbers = self.draw, {"episodes": f"{self.tasks} {self.shots} {self.queries}"}
+        return {"x": pool.x, "y": pool.y, "task": pool.members, **numbers} if isinstance(pool, _Pool) else numbers
+
 
 class _Pool:
     """Tasks out of arrays: a key chooses a task, then rows of it without replacement."""

@@ -133,6 +133,10 @@ class Rollouts(Source):
         while True:
             yield self._collect(state, "rollout")
 
+    def contents(self) -> Batch:
+        """How many episodes there are, and how long they may be."""
+        return {"rollouts": f"{self.envs} {self.horizon} {self.greedy} {len(self.worlds)}"}
+
     def once(self, state: State, rows: int) -> Iterator[Batch]:
         """Fresh episodes, none of those trained on, ungrouped."""
         if self.grouped:

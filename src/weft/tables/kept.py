@@ -6,12 +6,13 @@ weft's other files it holds values only, nothing that could be run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from weft.core import manifest
+from weft.core.files import sealed, unsealed, write_text
 from weft.tables.files import Columns, read_columns
 from weft.tables.recipe import Recipe
 
@@ -20,35 +21,38 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptTable", "keep", "opened"]
 
-FORMAT = 1
+FORMAT = 2  # of which 1 had no digest
 _Read = TypeVar("_Read")
 
 
 def keep(folder: Path, plain: Json) -> None:
     """Writes `recipe.json` to a run's folder, which is made if need be."""
     from weft import __version__
-    from weft.core.files import write_text
 
     plain = {"weft": __version__, "format": FORMAT, **plain}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "recipe.json", json.dumps(plain, indent=1, allow_nan=False) + "\n")
+        write_text(folder / "recipe.json", sealed(plain))
     except OSError as error:
         raise OSError(f"expected a folder that can be written, got {folder}: {error.strerror}") from error
 
 
 def opened(folder: Path, read: Callable[[Json], _Read]) -> _Read:
     """What `read` makes of a run's `recipe.json`; a file that it cannot read is damaged or foreign."""
-    path = folder / "recipe.json"
-    if not path.exists():
+    path, found = folder / "recipe.json", manifest.opened(folder)
+    if not path.exists() and not (found is not None and path.name in found.files):
         raise ValueError(
             f"expected a run that `weft fit` made in {folder}, got one without recipe.json, made in Python; go on "
             "there: weft.load(folder)"
         )
     try:
-        plain = json.loads(path.read_text())
-        if plain["format"] != FORMAT:
+        if found is not None:  # what is beside a run must be of that run
+            manifest.contents(folder, path.name)
+        plain = unsealed(path, must=False)
+        if plain["format"] not in (1, FORMAT):
             raise ValueError(f"format {plain['format']!r}, of another version of weft")
+        if plain["format"] == FORMAT:
+            plain = unsealed(path)
         return read(plain)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         told = str(error) if isinstance(error, ValueError) else repr(error)

@@ -12,8 +12,8 @@ from weft.report.folder import is_run
 __all__ = ["clear", "new_folder", "own", "remove"]
 
 _OWN = re.compile(
-    r"(config\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html|(risk|tasks)\.(json|png))"
-    r"|\.(config|metrics|state(-\d+)?|recipe|risk|tasks)\.(json|jsonl|safetensors|png)\.\d+\.tmp"
+    r"\.lock|(config\.json|manifest\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html|(risk|tasks)\.(json|png))"
+    r"|\.(config|manifest|metrics|state(-\d+)?|recipe|risk|tasks)\.(json|jsonl|safetensors|png)\.(\d+\.tmp|next)"
 )
 
 
@@ -55,5 +55,5 @@ def own(folder: Path) -> list[str]:
 
 def remove(folder: Path, names: Iterable[str]) -> None:
     """Removes weft's own files; what says that this is a run goes last, so that it can be done again."""
-    for name in sorted(names, key=lambda name: name in ("recipe.json", "config.json")):
+    for name in sorted(names, key=lambda name: name in ("recipe.json", "config.json", "manifest.json")):
         (folder / name).unlink(missing_ok=True)

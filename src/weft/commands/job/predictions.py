@@ -21,6 +21,7 @@ __all__ = ["as_csv", "predict"]
 
 def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | None = None) -> Json:
     """Predictions of a run for another table: by row the prediction and, if asked for, the probabilities."""
+    from weft.engine.checkpoint import kept
     from weft.learner.folder import load
 
     job = Job.open(folder)
@@ -28,7 +29,7 @@ def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | No
     target = recipe.target
     columns = read_columns(data, encoding=encoding or job.options.encoding)
     table = recipe.apply(columns, labelled=False)
-    if not (folder / "state.json").exists():
+    if not kept(folder):
         raise ValueError(
             f"expected a trained run in {folder}, got one that had not come to a checkpoint; weft resume {folder}"
         )

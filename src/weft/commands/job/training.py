@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from weft.commands.job.folder import own, remove
 from weft.commands.job.plan import Job
 from weft.commands.job.results import result_of
+from weft.engine.checkpoint import kept
 from weft.report import tasks as sequence
 from weft.report.folder import keep_risk
 from weft.tables.files import Columns
@@ -42,7 +43,7 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
     environment = None if table.environment is None else table.environment[rows]
     y = None if table.y is None else table.y[rows]
     before = 0
-    if resume and (folder / "state.json").exists():
+    if resume and kept(folder):
         learner = load(folder, validation=table.held_out)
         learner.set_params(validation=table.held_out, verbose=verbose)
         before = learner.n_steps_
@@ -61,10 +62,10 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
                 learner.fit(table.X[rows], y, environment=environment)
             else:
                 _in_sequence(learner, table, job.data.recipe.task, folder)
-            if not (folder / "state.json").exists():
+            if not kept(folder):
                 learner.save(folder)  # solved in closed form, not trained
         except Exception:
-            if not resume and not (folder / "state.json").exists():
+            if not resume and not kept(folder):
                 remove(folder, own(folder))
                 with contextlib.suppress(OSError):  # what else is in it stays
                     folder.rmdir()

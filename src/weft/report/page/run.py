@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import time
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.core import manifest
 from weft.report.curves import Curve, curves
-from weft.report.folder import about, records, risk
+from weft.report.folder import about, done, records, risk
 from weft.report.page import charts
 from weft.report.page.charts import Axis
 from weft.report.page.curves import Charted, curve_section
@@ -88,14 +88,11 @@ def run_title(folder: Path) -> tuple[str, str]:
 
 def run_state(folder: Path) -> str:
     """`done`, `running`, or `interrupted`: as far as files can tell."""
-    try:
-        tree = json.loads((folder / "state.json").read_text())["tree"]
-        phase = tree["fitted"]["_phase"]["runs"]
-        if all(isinstance(part, dict) and part.get("done") for part in phase):
-            return "done"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
-    files = [p for name in ("metrics.jsonl", "state.json", "recipe.json") if (p := folder / name).exists()]
+    if done(folder):
+        return "done"
+    files = [
+        p for name in ("metrics.jsonl", manifest.NAME, "state.json", "recipe.json") if (p := folder / name).exists()
+    ]
     last = max((p.stat().st_mtime for p in files), default=0.0)
     return "running" if time.time() - last < RECENT else "interrupted"
 
@@ -250,7 +247,7 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
     try:
         learner = load(folder, validation=None)
     except (ValueError, OSError, TypeError, RuntimeError, KeyError) as error:
-        if not (folder / "state.json").exists():
+        if not (folder / manifest.NAME).exists() and not (folder / "state.json").exists():
             return {}
         return {"Samples": [el("p", f"None were drawn, as the run cannot be loaded by itself: {error}", class_="note")]}
     offered = learner.objective_.capabilities()
