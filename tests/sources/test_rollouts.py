@@ -167,7 +167,7 @@ def test_bad_environments():
 def test_actions_that_are_numbers_are_refused(action):
     world = CartPole()
     world.action = action
-    with pytest.raises(ValueError, match="expected an environment with finitely many actions.*not served yet"):
+    with pytest.raises(ValueError, match=r"expected an environment with finitely many actions.*not served yet"):
         Rollouts(world, envs=4)
     with pytest.raises(ValueError, match="finitely many actions"):
         Rollouts([world, world], envs=4)

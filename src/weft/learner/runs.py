@@ -20,8 +20,9 @@ from weft.core.configured import closest
 from weft.core.objective import Objective
 from weft.core.source import Source, Spec
 from weft.core.state import State
-from weft.core.strategy import Strategy
+from weft.core.strategy import Known, Strategy
 from weft.core.trees import tree_map, tree_stack
+from weft.engine import verbs
 from weft.engine.build import build
 from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
@@ -29,7 +30,6 @@ from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
 from weft.engine.schedule import is_torch_scheduler
 from weft.engine.vectorize import VectorizationWarning, blame
-from weft.engine.verbs import init
 from weft.learner.settings import Settings, optimizers_of
 from weft.learner.training import Begun, Phase, Run, Training
 
@@ -185,7 +185,8 @@ def go_on(training: Training, each: list[Settings], source: Source, *, carry: bo
         if _kinds(engine.strategy) != _kinds(old.strategy):
             for player in engine.players:
                 replicas = [state.replica(k) for k in range(state.replicas or 1)]
-                fresh = [init(engine.strategy, {n: run.params[n] for n in engine.names[player]}) for run in replicas]
+                own_params = [{n: run.params[n] for n in engine.names[player]} for run in replicas]
+                fresh = [verbs.init(engine.strategy, params) for params in own_params]
                 state.strategy[player] = tree_stack(fresh) if state.replicas else fresh[0]
         before = dict(state.optimizers)
         engine.prepare(state)
@@ -227,9 +228,14 @@ def train_all(
     from them, with whether it must.
     """
     first = world()[0] == 0
+    said: set[str] = set()
     for i, (engine, state) in enumerate(runs):
         if i == len(phase.runs):
             begin(engine, state, plan)
+            known = Known(state.step + plan.steps, source.epoch, phase.task, phase.once, source.extent)
+            _warn(engine.strategy, known, plan, source, said)
+            for player, own in state.strategy.items():
+                state.strategy[player] = verbs.begin(engine.strategy, known, own)
             if phase.task is not None:
                 engine.release(state, phase.task)
             phase.runs.append(Begun())
@@ -242,10 +248,27 @@ def train_all(
                 for observer in [*observers, bar.update] if first else ():
                     observer(record)
                 keep(False)
+        if state.step < state.origin + plan.steps and not state.diverged:
+            known = Known(state.step, source.epoch, phase.task, phase.once, source.extent)
+            _warn(engine.strategy, known, plan, source, said)
         if phase.task is not None:
             engine.consolidate(state, source, phase.task)
         phase.runs[i].done = True
         keep(True)
+
+
+def _warn(strategy: Strategy, known: Known, plan: Plan, source: Source, said: set[str]) -> None:
+    """Says, once in a training, which settings come to nothing in it."""
+    told = [part.warns(known) for part in strategy.parts]
+    if plan.patience is not None and plan.validation is None and source.size is not None:
+        told.append(
+            f"expected rows held out beside patience={plan.patience}, got none: progress on the rows that are learned "
+            "stops no overfitting; give validation=0.2, or validation=(X, y)"
+        )
+    for text in told:
+        if text is not None and text not in said:
+            said.add(text)
+            warnings.warn(text, stacklevel=5)
 
 
 def records(phase: Phase) -> Iterator[dict[str, Any]]:

@@ -244,6 +244,11 @@ class Arrays(Source):
         for start in range(0, chosen.shape[-1], rows):
             yield self._rows(chosen[..., start : start + rows])
 
+    def extent(self, field: str) -> tuple[float, float] | None:
+        """The least and the largest value of a field, those held out included."""
+        low, high = self.fields[field].aminmax()
+        return low.item(), high.item()
+
     def to(self, device: torch.device) -> Arrays:
         """Moves the arrays to a device."""
         self.fields = {name: t.to(device) for name, t in self.fields.items()}

@@ -122,9 +122,8 @@ class Rollouts(Source):
         action = kinds[0][1]
         if action.classes is None or action.shape:
             raise ValueError(
-                f"expected an environment with finitely many actions, a Field of shape () with their number as classes, "
-                f"got {action}: actions that are numbers are not served yet; give the environment a few of them to "
-                "choose from"
+                "expected an environment with finitely many actions, a Field of shape () with their number as classes, "
+                f"got {action}: actions that are numbers are not served yet; give the environment a few to choose from"
             )
         self.horizon = int(horizon or max(world.horizon for world in self.worlds))
         self.resumes = "restart" if any(isinstance(w, _Gymnasium) for w in self.worlds) else "exact"
