@@ -222,7 +222,7 @@ def test_what_has_no_score_neither_wins_nor_loses(whose, gap):
     random = np.random.default_rng(0)
     tables = {name: table(random, mean=mean) for name, mean in (("a", 0.0), ("b", 1.0), ("c", 2.0))}
     tables[whose][3, 7] = gap
-    with pytest.raises(ValueError, match="expected finite scores, got 1 of them not, first of seed 3 at point 7"):
+    with pytest.raises(ValueError, match="expected finite scores, got 1 not so, first of seed 3 at point 7"):
         compare(tables, rising=True)
     with pytest.raises(ValueError, match="expected finite scores"):
         interval(tables[whose])

@@ -87,7 +87,7 @@ def summarized(table: ArrayLike, groups: ArrayLike | None = None) -> tuple[Table
     if not np.isfinite(x).all():
         *_, seed, point = np.argwhere(~np.isfinite(x))[0].tolist()
         raise ValueError(
-            f"expected finite scores, got {(~np.isfinite(x)).sum()} of them not, first of seed {seed} at point {point}: "
+            f"expected finite scores, got {(~np.isfinite(x)).sum()} not so, first of seed {seed} at point {point}: "
             "what has no score can neither win nor lose; give a training that diverged the worst score, or leave it out"
         )
     rows, columns = x.mean(-1), x.mean(-2)
