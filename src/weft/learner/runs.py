@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.configured import closest
 from weft.core.objective import Objective
@@ -23,9 +24,11 @@ from weft.core.state import State
 from weft.core.strategy import Known, Strategy
 from weft.core.trees import tree_map, tree_stack
 from weft.engine import verbs
-from weft.engine.build import build
+from weft.engine.answering import answers
+from weft.engine.build import build, seeded
 from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
+from weft.engine.fresh import estranged
 from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
 from weft.engine.schedule import is_torch_scheduler
@@ -38,6 +41,7 @@ __all__ = [
     "assemble",
     "copied",
     "go_on",
+    "learned",
     "make_engine",
     "records",
     "solve_all",
@@ -73,12 +77,32 @@ def start(
         replicated: whether there are replicas, be it one.
     """
     if replicated and _stackable(settings, told):
-        ((engine, seeds, builds),) = assemble(settings, each, told, source.spec, source, stacked=True)
+        parts = assemble(settings, each, told, source.spec, source, stacked=True)
+        ((engine, seeds, builds),) = parts
         state = engine.init(seeds, settings.device, settings.init, builds)
         if vectorizes(engine, state, source):
+            _warn_of_discarded(settings, [builds[0]])
             return [Run(engine, state)]
     parts = assemble(settings, each, told, source.spec, source, stacked=False)
+    _warn_of_discarded(settings, [builds[0] for _, _, builds in parts])
     return [Run(engine, engine.init(seeds, settings.device, settings.init, builds)) for engine, seeds, builds in parts]
+
+
+def _warn_of_discarded(settings: Settings, builds: list[Objective]) -> None:
+    """Says where weights that a module came with, and that are no fresh draw, are drawn anew."""
+    given = [value for value in settings.objective.get_params().values() if isinstance(value, nn.Module)]
+    if settings.init == "keep" or not any(True for module in given for _ in module.parameters()):
+        return
+    for built in builds:
+        name = estranged(built, settings.init, seeded)
+        if name:
+            warnings.warn(
+                f"expected init='keep' for a module with weights of its own, got init={settings.init!r}, which draws "
+                f"them anew from the seed: {name!r} has values that no fresh draw has; pass init='keep' to begin with "
+                f"them, init={{'net.0.*': 'keep'}} for some, or a factory in place of the module",
+                stacklevel=6,
+            )
+            return
 
 
 def assemble(
@@ -117,6 +141,11 @@ def make_engine(
     """The engine for these settings, and for batches of this kind."""
     names = [name for name, _ in built.named_parameters()]
     optimizers = optimizers_of(settings.optimizer, built)
+    if settings.init == "keep":  # then what is frozen by its name is frozen with its statistics
+        for player, optimizer in optimizers.items():
+            for name, parameter in built.named_parameters():
+                if name.startswith(f"{player}." if player else "") and not optimizer.trains(name):
+                    parameter.requires_grad_(False)
     for optimizer in optimizers.values():
         frozen = [optimizer.freeze] if isinstance(optimizer.freeze, str) else optimizer.freeze
         for pattern in (*frozen, *(optimizer.groups or {})):
@@ -293,6 +322,16 @@ def solve_all(runs: list[Run], source: Source) -> None:
             state.stopped[k] = "solved"
 
 
+def learned(run: Run) -> Objective:
+    """The engine's objective, with what the (first) run has learned put into it, on the CPU."""
+    objective, first = run.engine.objective, answers(*run)
+    state = (first[0] if len(first) == 1 else run.state).replica(0)
+    with torch.no_grad():
+        for name, tensor in (*objective.named_parameters(), *objective.named_buffers()):
+            tensor.copy_(state.params[name] if name in state.params else state.buffers[name])
+    return objective.eval()
+
+
 def copied(run: Run, settings: Settings) -> Run:
     """One replica as a run of its own, with copies of its tensors and fresh optimizers."""
     trees = {
@@ -300,7 +339,8 @@ def copied(run: Run, settings: Settings) -> Run:
         for name in ("params", "buffers", "strategy", "statistics")
     }
     state = replace(run.state, **trees, optimizers={}, best={})
-    engine = make_engine(settings, run.engine.objective, run.engine)
+    engine = make_engine(settings, deepcopy(run.engine.objective), run.engine)
+    state.objective = engine.objective
     engine.adopt(run.engine)
     engine.prepare(state)
     return Run(engine, state)
