@@ -211,3 +211,46 @@ def test_estimates_say_what_they_lack():
     assert estimates.median_of(range(5)).interval is None
     assert estimates.mean_over(np.ones((6, 3))).lacks == "an interval needs at least 20 test points"
     assert estimates.mean_of(range(5)).lacks == estimates.median_of(range(6)).lacks == ""
+
+
+# --- what has no score ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gap", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("whose", ["a", "b", "c"])
+def test_what_has_no_score_neither_wins_nor_loses(whose, gap):
+    random = np.random.default_rng(0)
+    tables = {name: table(random, mean=mean) for name, mean in (("a", 0.0), ("b", 1.0), ("c", 2.0))}
+    tables[whose][3, 7] = gap
+    with pytest.raises(ValueError, match="expected finite scores, got 1 not so, first of seed 3 at point 7"):
+        compare(tables, rising=True)
+    with pytest.raises(ValueError, match="expected finite scores"):
+        interval(tables[whose])
+
+
+def test_a_mean_that_is_none_stands_last():
+    for rising in (True, False):
+        for means in ({"a": np.nan, "b": 1.0}, {"b": 1.0, "a": np.nan}):
+            told = sentences(means, [], rising=rising, measure="mse", level=0.95, points=30)
+            assert told[0] == "b and a are not distinguishable here."
+            assert "b 1, a none" in told[1]
+
+
+def test_a_claims_figure_without_a_score_fails_without_an_interval():
+    scores = np.ones((8, 30))
+    scores[0, 0] = np.nan
+    found = estimates.mean_over(scores)
+    assert np.isnan(found.value)
+    assert found.interval is None
+
+
+def test_a_trial_without_a_score_is_not_the_best():
+    from types import SimpleNamespace
+
+    from weft.bench.comparing import Comparing
+
+    trials = [{"value": v, "state": "complete", "number": k} for k, v in enumerate((np.nan, 2.0, 1.0, None, -np.inf))]
+    for rising, number in ((True, 1), (False, 2)):
+        study = SimpleNamespace(data=SimpleNamespace(rising=rising))
+        assert Comparing._best(study, trials)["number"] == number
+        assert Comparing._best(study, trials[:1]) is None

@@ -56,7 +56,7 @@ OPTIMIZERS = [
 TAKES = {
     "a numeral as text": ["Optimizer.freeze", "Learner.folder"],
     "a bool": ["*.foreach", "*.fused"],
-    "None": ["Learner.batch_size"],
+    "None": ["Learner.batch_size", "PGD.bounds"],
     "-1": ["Adafactor.beta2_decay"],
     "0": [
         *("*.strength", "*.threshold", "*.anneal", "*.before", "*.share", "TemporalANDMask.decay", "*.shrink"),
@@ -69,7 +69,7 @@ TAKES = {
         *("*.alpha", "*.initial_accumulator_value", "ASGD.lambd", "ASGD.t0", "Adafactor.beta2_decay"),
     ],
     "a list": [
-        *("*.hidden", "*.class_weight", "MMD.gammas", "Rprop.step_sizes", "Adafactor.eps"),
+        *("*.hidden", "*.class_weight", "MMD.gammas", "Rprop.step_sizes", "Adafactor.eps", "PGD.bounds"),
         *("Arrays.x", "Arrays.y", "Arrays.weight", "Arrays.environment", "Arrays.strata"),
     ],
 }

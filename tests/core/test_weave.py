@@ -109,6 +109,7 @@ Y = (X[:, 0] > 0).astype(int)
 SITE = np.arange(40) % 2
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 def test_a_sweep_through_a_weave():
     sweep = {"strategy__andmask__threshold": [0.0, 1.0], "strategy__ewc__strength": [0.0, 5.0]}
     woven = weave(EWC(), ANDMask())

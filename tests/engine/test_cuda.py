@@ -38,7 +38,10 @@ from weft.strategies import (
     VREx,
 )
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; run on one by hand")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; run on one by hand"),
+    pytest.mark.filterwarnings("ignore:expected (tasks for|rows held out|at least|the same rows)"),
+]
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(90, 4))

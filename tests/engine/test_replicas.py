@@ -43,6 +43,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_dropout_batch_norm_and_minibatches(name):
     make = net if name != "example mask" else (lambda i, o: MLP(i, o, hidden=(16,), dropout=0.3))

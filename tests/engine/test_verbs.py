@@ -197,6 +197,7 @@ def test_penalties_are_added_after_all_steers_wherever_they_stand(order):
     np.testing.assert_allclose(w, expected, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 def test_neither_a_projection_nor_a_path_ever_sees_a_penalty():
     strong = L2(strength=5.0)
     for order in ((strong, SynapticIntelligence()), (SynapticIntelligence(), strong)):
@@ -242,6 +243,7 @@ def test_every_verb_has_an_identity():
     plain, params, state = Strategy(), {"w": torch.tensor([1.0, 2.0])}, {"kept": torch.ones(1)}
     loss = lambda params, batch: None
     assert plain.init(params) == {}
+    assert plain.begin(None, state) is state
     assert plain.wrap(loss, state) is loss
     mean, after = plain.combine({"w": torch.tensor([[1.0], [3.0]])}, torch.zeros(2), torch.tensor([0.5, 0.5]), state)
     assert mean["w"].tolist() == [2.0]

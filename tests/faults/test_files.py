@@ -32,6 +32,8 @@ def kept(folder, **settings):
     return Classifier(epochs=2, random_state=0, folder=folder, **settings).fit(X, Y)
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
+@pytest.mark.filterwarnings("ignore:expected rows held out beside patience")
 @pytest.mark.parametrize(
     "learner",
     [

@@ -106,6 +106,7 @@ def test_grid_search_over_optimizer_and_strategy_with_environments():
     assert_array_equal(search.cv_results_["mean_test_score"], routed.cv_results_["mean_test_score"])
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 def test_grid_search_by_group_over_a_weave():
     learner = Classifier(strategy=weave(EWC(), ANDMask()), **SMALL)
     search = GridSearchCV(learner, {"strategy__andmask__threshold": [0.0, 1.0]}, cv=GroupKFold(2))

@@ -103,7 +103,8 @@ def test_bad_input():
     X, y = RANDOM.normal(size=(20, 3)), np.arange(20) % 2
     with pytest.raises(ValueError, match="expected a learner that has consolidated tasks by a penalty"):
         posterior(Classifier(strategy=ERM(), epochs=1).partial_fit(X, y, task="a"))
-    ewc = Classifier(strategy=EWC(), epochs=1).fit(X, y)
+    with pytest.warns(UserWarning, match="expected tasks for EWC"):
+        ewc = Classifier(strategy=EWC(), epochs=1).fit(X, y)
     with pytest.raises(ValueError, match="give partial_fit a task"):
         posterior(ewc)
     ewc.partial_fit(X, y, task="a")

@@ -161,3 +161,19 @@ def test_bad_environments():
     mdp = FiniteMDP(torch.ones(1, 2, 1), torch.zeros(1, 2))
     with pytest.raises(ValueError, match="one kind of observation and action"):
         Rollouts([CartPole(), mdp])
+
+
+@pytest.mark.parametrize("action", [Field((1,), torch.float32), Field((), torch.float32), Field((2,), torch.int64, 3)])
+def test_actions_that_are_numbers_are_refused(action):
+    world = CartPole()
+    world.action = action
+    with pytest.raises(ValueError, match=r"expected an environment with finitely many actions.*not served yet"):
+        Rollouts(world, envs=4)
+    with pytest.raises(ValueError, match="finitely many actions"):
+        Rollouts([world, world], envs=4)
+
+
+def test_a_box_of_gymnasium_is_refused():
+    pytest.importorskip("gymnasium")
+    with pytest.raises(ValueError, match="finitely many actions"):
+        Rollouts("Pendulum-v1", envs=4)

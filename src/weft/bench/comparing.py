@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shlex
 import time
@@ -207,7 +208,8 @@ class Comparing:
 
     def _best(self, trials: list[Trial]) -> Trial | None:
         """The best on validation; of equals the first."""
-        good = [(v, trial) for trial in trials if (v := trial["value"]) is not None and trial["state"] == "complete"]
+        done = [(v, trial) for trial in trials if (v := trial["value"]) is not None and trial["state"] == "complete"]
+        good = [(v, trial) for v, trial in done if math.isfinite(v)]
         sign = -1.0 if self.data.rising else 1.0
         return min(good, key=lambda pair: (sign * pair[0], pair[1]["number"]))[1] if good else None
 

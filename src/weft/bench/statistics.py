@@ -84,6 +84,12 @@ def summarized(table: ArrayLike, groups: ArrayLike | None = None) -> tuple[Table
         groups: for each point the group it belongs to, or None. A group then counts as one value: its part in the mean.
     """
     x = np.asarray(table, dtype=float)
+    if not np.isfinite(x).all():
+        *_, seed, point = np.argwhere(~np.isfinite(x))[0].tolist()
+        raise ValueError(
+            f"expected finite scores, got {(~np.isfinite(x)).sum()} not so, first of seed {seed} at point {point}: "
+            "what has no score can neither win nor lose; give a training that diverged the worst score, or leave it out"
+        )
     rows, columns = x.mean(-1), x.mean(-2)
     if groups is None:
         return rows, columns
@@ -285,7 +291,7 @@ def sentences(
     >>> sentences({"and-mask": 0.9, "erm": 0.89}, [one], rising=True, measure="accuracy", level=0.95, points=100)[0]
     'and-mask and erm are not distinguishable here.'
     """
-    order = sorted(means, key=lambda name: (-1 if rising else 1) * means[name])
+    order = sorted(means, key=lambda name: (not math.isfinite(means[name]), (-1 if rising else 1) * means[name]))
     but = f" But {'; '.join(warnings)}." if warnings else ""
     if len(order) == 1:
         alone = f"Only {order[0]} was tried: {_value(means[order[0]], measure)}; nothing to compare it with."

@@ -65,6 +65,10 @@ class Source:
         """Batches without end; `state.step` is read anew for each."""
         raise NotImplementedError(f"{type(self).__name__} does not define batches(state)")
 
+    def extent(self, field: str) -> tuple[float, float] | None:
+        """The least and the largest value of a field among all rows, or None where that is not known."""
+        return None
+
     def once(self, state: State, rows: int) -> Iterator[Batch]:
         """One pass over the data in a fixed order, ungrouped, at most so many rows at a time.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "VERBS",
     "GradientAt",
+    "Known",
     "Local",
     "Loss",
     "Move",
@@ -94,6 +95,26 @@ class Move:
     loss: OwnLoss
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of a training: where it begins by its plan, and where it has ended.
+
+    Attributes:
+        steps: updates made by its end, those of earlier calls included.
+        epoch: updates in one pass over the data, or None where it has no end.
+        task: its name, or None where there are no tasks.
+        open: whether further calls are to go on with it, as `partial_fit` without a task does.
+        extent: `extent(field)`: the least and the largest value of a field among the rows, or None where the source
+            does not tell.
+    """
+
+    steps: int
+    epoch: int | None
+    task: str | None
+    open: bool
+    extent: Callable[[str], tuple[float, float] | None]
+
+
 def weighted_mean(gradients: Params, weights: Tensor) -> Params:
     """The groups' weighted mean, over the leading axis of every tensor."""
     return {name: torch.tensordot(weights.to(g.dtype), g, dims=1) for name, g in gradients.items()}
@@ -136,9 +157,9 @@ class Strategy(Configured):
     3. `steer(gradient, params, loss, gradient_at, state)`: acts on that one; then penalties are added (see `Penalty`);
     4. `update(move, state)`: acts on the step that the optimizer proposes, or chooses another;
 
-    `answer(params, state)`: which parameters answer and are validated; `consolidate(local, state, task)` when a task
-    ends, `release(state, task)` when it begins (again); `adapt` after training. The strategy's own state, made by
-    `init`, is a tree of tensors that flows through them.
+    `begin(known, state)` before the first of them; `answer(params, state)`: which parameters answer and are validated;
+    `consolidate(local, state, task)` when a task ends, `release(state, task)` when it begins (again); `adapt` after
+    training. The strategy's own state, made by `init`, is a tree of tensors that flows through them.
 
     Attributes:
         sees: what it looks at, in one word: `rows`, `groups`, `examples`, `whole groups`, `all groups` or `episodes`
@@ -181,9 +202,22 @@ class Strategy(Configured):
             return f"it reads {name!r}, which {type(objective).__name__} does not provide{what}{whom}"
         return None
 
+    def warns(self, known: Known) -> str | None:
+        """Why it comes to nothing, or to another thing than it says, in a training such as this; or None."""
+        if self.does("consolidate") and known.task is None:
+            return (
+                f"expected tasks for {self!r}, which acts by what it keeps of those that have ended, got a training "
+                "without: it does nothing; name them, by fit(..., task=...) or partial_fit(..., task=...)"
+            )
+        return None
+
     def init(self, params: Params) -> StrategyState:
         """The state before the first step."""
         return {}
+
+    def begin(self, known: Known, state: StrategyState) -> StrategyState:
+        """The state where a Learner's training, or its next one, begins."""
+        return state
 
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:
         """Another loss function of (params, batch)."""
@@ -229,7 +263,7 @@ class Strategy(Configured):
         return getattr(type(self), verb) is not getattr(Strategy, verb)
 
 
-VERBS = ("init", "wrap", "combine", "steer", "update", "answer", "consolidate", "release", "adapt")
+VERBS = ("init", "begin", "wrap", "combine", "steer", "update", "answer", "consolidate", "release", "adapt")
 
 
 class Penalty(Strategy):

@@ -56,7 +56,11 @@ def pack(value: object, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "fiub":
             return {"$array": pack(torch.from_numpy(np.ascontiguousarray(value)), tensors)}
-        return {"$labels": [str(label) for label in value.tolist()]}
+        if value.dtype.kind in "mM":  # moments and spans of time: numbers of their unit
+            return {"$times": [str(value.dtype), pack(value.view(np.int64), tensors)]}
+        if value.dtype.kind == "U":
+            return {"$labels": value.tolist()}
+        return {"$objects": [pack(label, tensors) for label in value.tolist()]}
     if isinstance(value, np.generic):
         return pack(value.item(), tensors)
     if value is None or isinstance(value, bool | int | str):
@@ -92,8 +96,15 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             return {unpack(key, tensors): unpack(part, tensors) for key, part in inner}
         if kind == "$array":
             return unpack(inner, tensors).numpy()
+        if kind == "$times":
+            unit, numbers = inner
+            if not unit.startswith(("datetime64[", "timedelta64[")):
+                raise ValueError(f"expected a unit of time, got {unit!r}")
+            return unpack(numbers, tensors).view(unit)
         if kind == "$labels":
-            return np.array(inner, dtype=object)
+            return np.array(inner, dtype=str)
+        if kind == "$objects":
+            return np.array([*(unpack(label, tensors) for label in inner), None], dtype=object)[:-1]
     return {key: unpack(part, tensors) for key, part in value.items()}
 
 

@@ -133,7 +133,7 @@ class Weave(Strategy):
     def _asked(self, *given: object, **named: object) -> NoReturn:
         raise TypeError(f"expected one of the weave's parts to be asked, got {self!r}; its parts are in .parts")
 
-    init = wrap = combine = steer = update = answer = consolidate = release = adapt = _asked
+    init = begin = warns = wrap = combine = steer = update = answer = consolidate = release = adapt = _asked
 
 
 def weave(*strategies: Strategy) -> Strategy:

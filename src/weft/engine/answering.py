@@ -18,6 +18,7 @@ from weft.core.strategy import StrategyState
 from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine import verbs
 from weft.engine.asking import measure
+from weft.engine.fresh import frozen_layers, in_training
 from weft.engine.gradients.loss import base_loss
 from weft.engine.replicas import mapped
 from weft.engine.tasks import in_order
@@ -71,7 +72,8 @@ def renew(engine: Engine, state: State, source: Source) -> None:
 def _norms(objective: Objective) -> dict[str, nn.modules.batchnorm._BatchNorm]:
     """The layers that keep averages of the statistics of batches."""
     kind = nn.modules.batchnorm._BatchNorm
-    return {n: m for n, m in objective.named_modules() if isinstance(m, kind) and m.track_running_stats}
+    moving = {n: m for n, m in objective.named_modules() if isinstance(m, kind) and m.track_running_stats}
+    return {n: m for n, m in moving.items() if not any(m is frozen for frozen in frozen_layers(objective))}
 
 
 def _passed(engine: Engine, run: State, source: Source, rows: int = 1024) -> Params:
@@ -83,7 +85,7 @@ def _passed(engine: Engine, run: State, source: Source, rows: int = 1024) -> Par
         layer.momentum = None  # PyTorch's word for a plain mean over batches
         buffers[f"{name}.num_batches_tracked"].zero_()
     training = run.objective.training
-    run.objective.train()
+    in_training(run.objective)
     key = fold(key_of(run.seeds), "statistics")
     try:
         with torch.no_grad():

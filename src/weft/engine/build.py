@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
 
 from weft.core.objective import Objective
 from weft.core.random import fold, integer, key_of
 from weft.core.source import Spec
 from weft.core.trees import Params
 from weft.engine.ambient import refuse_hidden_randomness
+from weft.engine.fresh import Init, reset_all, reset_of, staying
 
 __all__ = ["build", "initialize", "refuse_alike", "seeded"]
 
@@ -63,29 +63,23 @@ def _refuse_unowned(built: Objective) -> None:
             )
 
 
-def initialize(built: Objective, seed: int, init: str) -> tuple[Params, Params]:
-    """Parameters and buffers for a seed: every layer drawn anew (`reset`) or as it came (`keep`)."""
-    module = copy.deepcopy(built)
-    if init == "reset":
+def initialize(built: Objective, seed: int, init: Init) -> tuple[Params, Params]:
+    """Parameters and buffers for a seed: layers drawn anew (`reset`) or as they came (`keep`); what is frozen stays."""
+    module, stays = copy.deepcopy(built), staying(built, init)
+    if init != "keep":
         with seeded(seed, "init"):
-            for layer in module.modules():
-                reset = _reset_of(layer)
-                if reset is not None:
-                    reset()
-    params = {name: p.detach().clone() for name, p in module.named_parameters()}
-    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
-    return params, buffers
-
-
-def _reset_of(layer: nn.Module) -> Callable[[], object] | None:
-    reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-    return reset if callable(reset) else None
+            reset_all(module)
+    came: Params = dict(built.named_parameters()) | dict(built.named_buffers())
+    drawn: Params = dict(module.named_parameters()) | dict(module.named_buffers())
+    begun = {name: (came if name in stays else drawn)[name].detach().clone() for name in drawn}
+    params = {name: begun[name] for name, _ in module.named_parameters()}
+    return params, {name: begun[name] for name, _ in module.named_buffers()}
 
 
 def refuse_alike(built: Objective, starts: list[Params]) -> None:
     """Raises where replicas start alike though they should not: a drawn parameter that nothing draws anew."""
     for prefix, layer in built.named_modules():
-        if _reset_of(layer) is not None:
+        if reset_of(layer) is not None:
             continue
         for own, value in layer.named_parameters(recurse=False):
             name = f"{prefix}.{own}" if prefix else own

@@ -17,6 +17,7 @@ from weft.core.state import State
 from weft.core.trees import tree_copy_, tree_leaves, tree_map, tree_same
 from weft.engine.distributed import world
 from weft.engine.engine import Engine, loss_name
+from weft.engine.fresh import in_training
 
 __all__ = ["Captured", "stepper"]
 
@@ -96,7 +97,7 @@ class Captured:
         torch.cuda.synchronize()
         try:
             with torch.cuda.graph(graph):
-                engine.objective.train()
+                in_training(engine.objective)
                 for player in movers:
                     kept = state.strategy[player]
                     entry.losses[loss_name(player)] = engine.move(state, entry.batch, player, self.factor)

@@ -18,6 +18,7 @@ from weft.engine import verbs
 from weft.engine.asking import call, measure
 from weft.engine.build import initialize, refuse_alike
 from weft.engine.distributed import refuse_coupled, refuse_different, share, world
+from weft.engine.fresh import Init, in_training
 from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
@@ -99,22 +100,25 @@ class Engine:
         self._settled: set[str] = set()
         self._groups: int | None = None
         refuse_strategy(strategy, objective, optimizers, pieces)
+        objective.train()
 
     def _trained(self, player: str) -> list[str]:
         prefix = f"{player}." if player else ""
         optimizer = self.optimizers[player]
-        owned = [n for n, _ in self.objective.named_parameters() if n.startswith(prefix)]
-        names = [n for n in owned if optimizer.trains(n)]
+        owned = {n: p for n, p in self.objective.named_parameters() if n.startswith(prefix)}
+        names = [n for n, p in owned.items() if optimizer.trains(n) and p.requires_grad]
         if not owned:
             raise ValueError(f"expected the player {player!r} to have parameters, got none; check its net")
         if not names:
-            raise ValueError(f"expected something to train, got every parameter frozen by {optimizer.freeze!r}")
+            raise ValueError(
+                f"expected something to train, got every parameter frozen by {optimizer.freeze!r} or requires_grad"
+            )
         return names
 
     # --- state ---------------------------------------------------------------------------------------
 
     def init(
-        self, seeds: list[int], device: torch.device, init: str = "reset", builds: list[Objective] | None = None
+        self, seeds: list[int], device: torch.device, init: Init = "reset", builds: list[Objective] | None = None
     ) -> State:
         """The state before the first step; `builds` are the objectives as each seed builds them."""
         builds = builds or [self.objective] * len(seeds)
@@ -254,7 +258,7 @@ class Engine:
     def probe(self, state: State, source: Source) -> None:
         """One gradient and one evaluation, without effect: raises what training would raise."""
         batch = next(self.batches(source, state))
-        self.objective.train()
+        in_training(self.objective)
         for player in self.players:
             self.gradient(state, self.numbered(batch, grouped=self.grouped), player)
         if not self.episodic:
@@ -263,8 +267,7 @@ class Engine:
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; returns their losses, per replica."""
         batch = self.numbered(batch, grouped=self.grouped)
-        if not self.objective.training:
-            self.objective.train()
+        in_training(self.objective)
         report = {loss_name(player): self.move(state, batch, player) for player in self.movers(state)}
         state.step += 1
         return report

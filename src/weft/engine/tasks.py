@@ -12,6 +12,7 @@ from weft.core.strategy import Local, Strategy, StrategyState
 from weft.core.trees import Params
 from weft.engine import verbs
 from weft.engine.asking import call
+from weft.engine.fresh import in_training
 from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
 from weft.engine.gradients.squares import Passes, squares
@@ -60,7 +61,7 @@ def adapted(run: State, strategy: Strategy, player: str, names: Collection[str],
     params, others = _apart(run, names)
     key = fold(key_of(run.seeds), "adapt")
     loss = base_loss(run.objective, others, run.buffers, key, "")
-    run.objective.train()
+    in_training(run.objective)
     with keyed(key):
         after = verbs.adapt(strategy, loss, params, number_rows(batch, 1), run.strategy[player])
     return {**run.params, **{n: p.detach() for n, p in after.items()}}

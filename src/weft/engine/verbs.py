@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.func import grad
 
 from weft.core.source import Batch
-from weft.core.strategy import Local, Loss, Penalty, Strategy, StrategyState, Summing, weighted_mean
+from weft.core.strategy import Known, Local, Loss, Penalty, Strategy, StrategyState, Summing, weighted_mean
 from weft.core.trees import Params, tree_add, tree_map
 from weft.core.weave import Weave
 
 __all__ = [
     "adapt",
     "answers",
+    "begin",
     "combine",
     "conclude",
     "consolidate",
@@ -53,6 +54,13 @@ def init(strategy: Strategy, params: Params) -> StrategyState:
         return {name: init(part, params) for name, part in strategy.named.items()}
     device = next(iter(params.values())).device
     return tree_map(lambda t: t.to(device), strategy.init(params))
+
+
+def begin(strategy: Strategy, known: Known, state: StrategyState) -> StrategyState:
+    """The state where a training begins."""
+    for name, part, own in each(strategy, state):
+        state = replaced(state, name, part.begin(known, own))
+    return state
 
 
 def wrap(strategy: Strategy, loss: Loss, state: StrategyState) -> Loss:

@@ -27,6 +27,7 @@ from weft.core.strategy import Strategy
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
 from weft.learner.reading import Reader, as_array, as_tensor
+from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
 from weft.learner.training import Run, Training
 
@@ -284,6 +285,7 @@ class Answers(BaseEstimator):
             engine.forget(state)
             engine.prepare(state)
         adapted.training_ = replace(self.training_, runs=runs)
+        adapted.objective_ = learned(runs[0])
         return adapted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

@@ -26,7 +26,7 @@ from weft.learner import digests
 from weft.learner.answers import Answers
 from weft.learner.folder import Folder, alone, save, tidied
 from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
-from weft.learner.runs import copied, go_on, records, start, train_all
+from weft.learner.runs import copied, go_on, learned, records, start, train_all
 from weft.learner.settings import (
     LEGAL,
     Settings,
@@ -66,7 +66,7 @@ class Learner(Answers):
             are put back; None to train to the end.
         replicas: how many independent copies to train at once, with seeds `random_state`,
             `random_state + 1`, ...; or lists by parameter name, a sweep.
-        init: `reset` draws a given module's parameters anew from the seed, `keep` keeps them.
+        init: `reset` draws a given module anew from the seed, `keep` keeps it (frozen parts always stay); by pattern.
         warm_start: whether `fit` goes on from the last one.
         random_state: the seed; None takes one from NumPy's global state, as scikit-learn does.
         device: a PyTorch device; None takes CUDA where there is one.
@@ -77,7 +77,7 @@ class Learner(Answers):
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
 
     Attributes:
-        objective_: the built objective.
+        objective_: the objective with what was learned; of replicas, what the first of them has.
         history_: one record per evaluation; `history_["loss"]` is a column.
         stop_reason_: why training ended; with replicas a list.
         seeds_: the seed of each replica.
@@ -113,7 +113,7 @@ class Learner(Answers):
         validation: Any = None,
         patience: int | None = None,
         replicas: int | dict[str, Sequence[Any]] | None = None,
-        init: str = "reset",
+        init: Any = "reset",
         warm_start: bool = False,
         random_state: Any = None,
         device: Any = None,
@@ -363,7 +363,7 @@ class Learner(Answers):
         self.training_ = Training(told, source.spec, runs)
         self.seeds_ = [int(own["random_state"]) for own in told]
         self.history_ = History()
-        self.objective_ = runs[0].engine.objective
+        self._conclude()
 
     def _go_on(self, source: Source, *, carry: bool) -> list[Run]:
         """The runs, for parameters that may have changed since."""
@@ -404,7 +404,7 @@ class Learner(Answers):
         self.stop_reason_ = reasons[0] if self.replicas is None else reasons
         self.n_steps_ = max(state.step_of(k) for _, state in runs for k in range(state.replicas or 1))
         self.n_iter_ = max(1, len(self.history_))  # scikit-learn's name for passes over the data
-        self.tasks_ = list(runs[0].state.tasks)
+        self.tasks_, self.objective_ = list(runs[0].state.tasks), learned(runs[0])
 
     # --- what was learned -----------------------------------------------------------------------------
 

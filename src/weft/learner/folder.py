@@ -109,7 +109,7 @@ def _arrays(value: Any) -> Any:
         if value.keys() == {"array"}:
             return value["array"].numpy()
         if value.keys() == {"labels"}:
-            return np.array(value["labels"], dtype=object)
+            return np.array(value["labels"], dtype=str)
         return {name: _arrays(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_arrays(part) for part in value)
@@ -364,8 +364,6 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
     for name in _FITTED:
         if name in fitted:
             setattr(learner, name, fitted[name])
-    if "classes_" in fitted and learner.classes_.dtype == object:
-        learner.classes_ = learner.classes_.astype(str)
     learner.history_ = History(_arrays(record) for record in tree["history"])
     begun = [Begun(History(run["records"]), run["done"]) for run in phase["runs"]]
     learner.training_ = replace(

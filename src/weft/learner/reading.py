@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from weft.core.objective import Objective
 from weft.core.source import Spec
-from weft.sources.arrays import as_array
+from weft.sources.arrays import as_array, refuse_masked
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -50,6 +50,8 @@ def take(values: Any, rows: NDArray[np.int64]) -> Any:
 
 def unpack(X: Any, y: Any) -> tuple[Any, Any]:
     """A map-style data set of rows, or of pairs (row, target), as two columns; anything else as it is."""
+    refuse_masked(X)
+    refuse_masked(y)
     if isinstance(X, DataLoader | IterableDataset):
         raise TypeError(
             f"expected arrays, a map-style data set or a source, got {type(X).__name__}, whose rows cannot be "
@@ -274,6 +276,7 @@ class Reader:
         """The product of the examples' weights and of their classes' weights."""
         total: NDArray[np.float64] | None = None
         if sample_weight is not None:
+            refuse_masked(sample_weight)
             given = as_array(sample_weight) if isinstance(sample_weight, Tensor) else sample_weight
             total = _check_sample_weight(given, np.empty(len(data["x"])), dtype=np.float64, ensure_non_negative=True)
             if not total.sum() > 0:

@@ -8,30 +8,33 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.configured import closest
 from weft.core.objective import Objective
 from weft.core.source import Source, Spec
 from weft.core.state import State
-from weft.core.strategy import Strategy
+from weft.core.strategy import Known, Strategy
 from weft.core.trees import tree_map, tree_stack
-from weft.engine.build import build
+from weft.engine import verbs
+from weft.engine.answering import answers
+from weft.engine.build import build, seeded
 from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
+from weft.engine.fresh import estranged
 from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
 from weft.engine.replicas import gathered
 from weft.engine.schedule import is_torch_scheduler
 from weft.engine.solving import solving
 from weft.engine.vectorize import VectorizationWarning, blame
-from weft.engine.verbs import init
 from weft.learner.settings import Settings, optimizers_of
 from weft.learner.training import Begun, Phase, Run, Training
 
@@ -40,6 +43,7 @@ __all__ = [
     "assemble",
     "copied",
     "go_on",
+    "learned",
     "make_engine",
     "records",
     "start",
@@ -74,12 +78,32 @@ def start(
         replicated: whether there are replicas, be it one.
     """
     if replicated and _stackable(settings, told):
-        ((engine, seeds, builds),) = assemble(settings, each, told, source.spec, source, stacked=True)
+        parts = assemble(settings, each, told, source.spec, source, stacked=True)
+        ((engine, seeds, builds),) = parts
         state = engine.init(seeds, settings.device, settings.init, builds)
         if settings.objective.solved or vectorizes(engine, state, source):
+            _warn_of_discarded(settings, [builds[0]])
             return [Run(engine, state)]
     parts = assemble(settings, each, told, source.spec, source, stacked=False)
+    _warn_of_discarded(settings, [builds[0] for _, _, builds in parts])
     return [Run(engine, engine.init(seeds, settings.device, settings.init, builds)) for engine, seeds, builds in parts]
+
+
+def _warn_of_discarded(settings: Settings, builds: list[Objective]) -> None:
+    """Says where weights that a module came with, and that are no fresh draw, are drawn anew."""
+    given = [value for value in settings.objective.get_params().values() if isinstance(value, nn.Module)]
+    if settings.init == "keep" or not any(True for module in given for _ in module.parameters()):
+        return
+    for built in builds:
+        name = estranged(built, settings.init, seeded)
+        if name:
+            warnings.warn(
+                f"expected init='keep' for a module with weights of its own, got init={settings.init!r}, which draws "
+                f"them anew from the seed: {name!r} has values that no fresh draw has; pass init='keep' to begin with "
+                f"them, init={{'net.0.*': 'keep'}} for some, or a factory in place of the module",
+                stacklevel=6,
+            )
+            return
 
 
 def assemble(
@@ -118,6 +142,11 @@ def make_engine(
     """The engine for these settings, and for batches of this kind."""
     names = [name for name, _ in built.named_parameters()]
     optimizers = optimizers_of(settings.optimizer, built)
+    if settings.init == "keep":  # then what is frozen by its name is frozen with its statistics
+        for player, optimizer in optimizers.items():
+            for name, parameter in built.named_parameters():
+                if name.startswith(f"{player}." if player else "") and not optimizer.trains(name):
+                    parameter.requires_grad_(False)
     for optimizer in optimizers.values():
         frozen = [optimizer.freeze] if isinstance(optimizer.freeze, str) else optimizer.freeze
         for pattern in (*frozen, *(optimizer.groups or {})):
@@ -187,7 +216,8 @@ def go_on(training: Training, each: list[Settings], source: Source, *, carry: bo
         if _kinds(engine.strategy) != _kinds(old.strategy):
             for player in engine.players:
                 replicas = [state.replica(k) for k in range(state.replicas or 1)]
-                fresh = [init(engine.strategy, {n: run.params[n] for n in engine.names[player]}) for run in replicas]
+                own_params = [{n: run.params[n] for n in engine.names[player]} for run in replicas]
+                fresh = [verbs.init(engine.strategy, params) for params in own_params]
                 state.strategy[player] = tree_stack(fresh) if state.replicas else fresh[0]
         before = dict(state.optimizers)
         engine.prepare(state)
@@ -256,9 +286,14 @@ def train_all(
     from them, with whether it must.
     """
     first = world()[0] == 0
+    said: set[str] = set()
     for i, (engine, state) in enumerate(runs):
         if i == len(phase.runs):
             begin(engine, state, plan)
+            known = Known(state.step + plan.steps, source.epoch, phase.task, phase.once, source.extent)
+            _warn(engine.strategy, known, plan, source, said)
+            for player, own in state.strategy.items():
+                state.strategy[player] = verbs.begin(engine.strategy, known, own)
             if phase.task is not None:
                 engine.release(state, phase.task)
             phase.runs.append(Begun())
@@ -272,10 +307,27 @@ def train_all(
                 for observer in [*observers, bar.update] if first else ():
                     observer(record)
                 keep(False)
+        if state.step < state.origin + plan.steps and not state.diverged:
+            known = Known(state.step, source.epoch, phase.task, phase.once, source.extent)
+            _warn(engine.strategy, known, plan, source, said)
         if phase.task is not None:
             engine.consolidate(state, source, phase.task)
         phase.runs[i].done = True
         keep(True)
+
+
+def _warn(strategy: Strategy, known: Known, plan: Plan, source: Source, said: set[str]) -> None:
+    """Says, once in a training, which settings come to nothing in it."""
+    told = [part.warns(known) for part in strategy.parts]
+    if plan.patience is not None and plan.validation is None and source.size is not None:
+        told.append(
+            f"expected rows held out beside patience={plan.patience}, got none: progress on the rows that are learned "
+            "stops no overfitting; give validation=0.2, or validation=(X, y)"
+        )
+    for text in told:
+        if text is not None and text not in said:
+            said.add(text)
+            warnings.warn(text, stacklevel=5)
 
 
 def records(phase: Phase) -> Iterator[dict[str, Any]]:
@@ -290,6 +342,16 @@ def records(phase: Phase) -> Iterator[dict[str, Any]]:
         yield {**whole, "task": phase.task} if phase.task is not None else {**whole}
 
 
+def learned(run: Run) -> Objective:
+    """The engine's objective, with what the (first) run has learned put into it, on the CPU."""
+    objective, first = run.engine.objective, answers(*run)
+    state = (first[0] if len(first) == 1 else run.state).replica(0)
+    with torch.no_grad():
+        for name, tensor in (*objective.named_parameters(), *objective.named_buffers()):
+            tensor.copy_(state.params[name] if name in state.params else state.buffers[name])
+    return objective.eval()
+
+
 def copied(run: Run, settings: Settings) -> Run:
     """One replica as a run of its own, with copies of its tensors and fresh optimizers."""
     trees = {
@@ -297,7 +359,8 @@ def copied(run: Run, settings: Settings) -> Run:
         for name in ("params", "buffers", "strategy", "statistics")
     }
     state = replace(run.state, **trees, optimizers={}, best={})
-    engine = make_engine(settings, run.engine.objective, run.engine)
+    engine = make_engine(settings, deepcopy(run.engine.objective), run.engine)
+    state.objective = engine.objective
     engine.adopt(run.engine)
     engine.prepare(state)
     return Run(engine, state)

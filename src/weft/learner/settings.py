@@ -24,6 +24,7 @@ from weft.core.optimizer import Optimizer, as_optimizer
 from weft.core.source import Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
+from weft.engine.fresh import Init
 from weft.engine.schedule import as_schedule
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Settings:
     clip: float | None
     weighting: str
     validation: Any
-    init: str
+    init: Init
     device: torch.device
     dtype: torch.dtype
     memory: int
@@ -207,6 +208,14 @@ def _held_out(given: object) -> bool:
     return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2)
 
 
+def _by_pattern(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(pattern, str) for pattern in given)
+
+
+def _each_said(given: object) -> bool:
+    return bool(given) and all(said in ("reset", "keep") for said in dict(given).values())  # type: ignore[call-overload]
+
+
 _COUNT = Whole(1, 2**20) | Such(
     'lists by parameter name such as {"optimizer__lr": [1e-3, 1e-2]}', lambda given: isinstance(given, dict)
 )
@@ -224,7 +233,7 @@ LEGAL: dict[str, Legal] = {
     "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
-    "init": Choice("reset", "keep"),
+    "init": Choice("reset", "keep") | Such("one of them by pattern of parameter names", _by_pattern, _each_said),
     "warm_start": Flag(),
     "random_state": Whole(0, 2**63 - 1) | Such("a RandomState", lambda given: isinstance(given, RandomState)) | None,
     "device": Such("a device such as 'cpu' or 'cuda:0'", lambda given: isinstance(given, str | torch.device)) | None,

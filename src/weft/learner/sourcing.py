@@ -59,7 +59,28 @@ def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[S
     if isinstance(held, tuple):
         later = Reader(reader.learner, objective, settings.dtype, source.spec)  # what training began with is known now
         return source, Arrays(**_moved(later.read(*held), settings.device))
+    if held is not None:
+        _refuse_validation(held, source, objective.fields)
     return source, held
+
+
+def _refuse_validation(held: Source, source: Source, fields: tuple[str, ...]) -> None:
+    """Raises where a validation source does not give rows like those of training."""
+    name = type(held.source if isinstance(held, Cast) else held).__name__
+    if held.episodic:
+        raise ValueError(
+            f"expected validation to give rows, got {name}, whose episodes ask for adaptation before they are judged; "
+            "leave validation out (every step's episodes are new, and the loss is that of their query parts), and "
+            "measure learner.adapt(X, y) on other tasks afterwards"
+        )
+    for field in fields:
+        if field in source.spec and field not in held.spec:
+            raise ValueError(f"expected validation with the field {field!r} as in training, got {sorted(held.spec)}")
+        if field in source.spec and held.spec[field].shape != source.spec[field].shape:
+            raise ValueError(
+                f"expected validation with {field!r} of shape {source.spec[field].shape} as in training, got "
+                f"{held.spec[field].shape}"
+            )
 
 
 def _warn_of_absent(source: Arrays) -> None:
@@ -147,4 +168,6 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
     held = _validation(settings)
     if held is not None and not isinstance(held, Source):
         raise ValueError(f"expected validation to be a source, as {name} is one, got {held!r}; pass a source or None")
+    if held is not None:
+        _refuse_validation(held, source, objective.fields)
     return Cast(source, settings.dtype), held

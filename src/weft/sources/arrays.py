@@ -15,7 +15,7 @@ from weft.core.random import bits, fold, key_of
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
 
-__all__ = ["CLASSES", "Arrays", "as_array", "numbered_by"]
+__all__ = ["CLASSES", "Arrays", "as_array", "numbered_by", "refuse_masked"]
 
 
 def _has_rows(given: object) -> bool:
@@ -110,6 +110,8 @@ class Arrays(Source):
     ) -> None:
         check(Arrays, locals())
         named = {"x": x, "y": y, "weight": weight, **fields}
+        for values in named.values():
+            refuse_masked(values)
         self.fields: dict[str, Tensor] = {name: torch.as_tensor(t) for name, t in named.items() if t is not None}
         if not self.fields:
             raise ValueError("expected rows x or fields by name, got none; for example Arrays(x) or Arrays(None, y=y)")
@@ -252,6 +254,11 @@ class Arrays(Source):
         groups = {"environment": self.environments[self._group.cpu().numpy()]} if len(self.environments) > 1 else {}
         return {**self.fields, **groups, **held}
 
+    def extent(self, field: str) -> tuple[float, float] | None:
+        """The least and the largest value of a field, those held out included."""
+        low, high = self.fields[field].aminmax()
+        return low.item(), high.item()
+
     def to(self, device: torch.device) -> Arrays:
         """Moves the arrays to a device."""
         self.fields = {name: t.to(device) for name, t in self.fields.items()}
@@ -271,6 +278,17 @@ def numbered_by(classes: int | Mapping[str, int] | None, fields: Mapping[str, Te
     return numbered
 
 
+def refuse_masked(values: object) -> None:
+    """Raises for a masked array with gaps, whose mask would be lost: its values there are no values."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        first = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
+        raise ValueError(
+            f"expected an array without gaps, got a masked one with {np.ma.count_masked(values)} of them, first in row "
+            f"{first}; fill them in, by values.filled(...), or drop those rows"
+        )
+
+
 def as_array(values: object) -> NDArray[Any]:
     """A NumPy array of whatever holds numbers or names."""
+    refuse_masked(values)
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

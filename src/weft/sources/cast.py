@@ -47,6 +47,14 @@ class Cast(Source):
         for batch in self.source.batches(state):
             yield tree_map(self._cast, batch)
 
+    def extent(self, field: str) -> tuple[float, float] | None:
+        """The other source's, rounded as its values are."""
+        found = self.source.extent(field)
+        if found is None or not self.spec[field].dtype.is_floating_point:
+            return found
+        low, high = torch.tensor(found, dtype=torch.float64).to(self.dtype).tolist()
+        return low, high
+
     def once(self, state: State, rows: int) -> Iterator[Batch]:
         """The other source's one pass."""
         for batch in self.source.once(state, rows):

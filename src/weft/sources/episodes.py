@@ -97,6 +97,13 @@ class Episodes(Source):
         pool, numbers = self.draw, {"episodes": f"{self.tasks} {self.shots} {self.queries}"}
         return {"x": pool.x, "y": pool.y, "task": pool.members, **numbers} if isinstance(pool, _Pool) else numbers
 
+    def extent(self, field: str) -> tuple[float, float] | None:
+        """Of tasks out of arrays, the least and the largest value of a field."""
+        if not isinstance(self.draw, _Pool):
+            return None
+        low, high = getattr(self.draw, field).aminmax()
+        return low.item(), high.item()
+
 
 class _Pool:
     """Tasks out of arrays: a key chooses a task, then rows of it without replacement."""

@@ -119,6 +119,12 @@ class Rollouts(Source):
         kinds = [(world.observation, world.action) for world in self.worlds]
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"expected environments with one kind of observation and action, got {kinds}")
+        action = kinds[0][1]
+        if action.classes is None or action.shape:
+            raise ValueError(
+                "expected an environment with finitely many actions, a Field of shape () with their number as classes, "
+                f"got {action}: actions that are numbers are not served yet; give the environment a few to choose from"
+            )
         self.horizon = int(horizon or max(world.horizon for world in self.worlds))
         self.resumes = "restart" if any(isinstance(w, _Gymnasium) for w in self.worlds) else "exact"
         self.spec = {

@@ -57,6 +57,7 @@ def averaged(trodden, weights):
     ],
     ids=repr,
 )
+@pytest.mark.filterwarnings("ignore:expected at least 9 steps")
 def test_the_average_of_the_path_answers(strategy, weights, replicas):
     trodden = path(5)
     learner = Classifier("linear", strategy=strategy, steps=5, replicas=replicas, **SETTINGS).fit(X, Y)
@@ -167,6 +168,7 @@ def test_early_stopping_puts_back_what_was_validated(replicas):
         np.testing.assert_allclose(loss, column.min(), rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 def test_it_is_kept_and_goes_on(tmp_path):
     strategy = weave(EWC(strength=1.0), EMA(decay=0.8))
 

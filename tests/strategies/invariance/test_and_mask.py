@@ -43,6 +43,14 @@ def test_zero_keeps_everything():
         torch.testing.assert_close(found[name], mean)
 
 
+def test_without_rescaling_what_is_kept_is_the_mean_itself():
+    """Bit for bit, in double precision too."""
+    g = {"w": torch.randn(4, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}
+    weights = torch.full((4,), 0.25, dtype=torch.float64)
+    found, _ = ANDMask(threshold=0.0, rescale=False).combine(g, torch.zeros(4), weights, {})
+    assert torch.equal(found["w"], weighted_mean(g, weights)["w"])
+
+
 def test_every_example_its_own_environment():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), rng.integers(2, size=60)

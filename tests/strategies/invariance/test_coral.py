@@ -75,6 +75,7 @@ def test_features_come_together():
     assert shift(10.0) < 0.1 * shift(0.0)
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 def test_any_net_that_ends_in_a_linear_layer_has_features():
     rng = np.random.default_rng(0)
     X, site = rng.normal(size=(30, 3)), np.arange(30) % 3

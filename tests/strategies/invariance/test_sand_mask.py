@@ -43,6 +43,13 @@ def test_a_small_spread_around_a_large_gradient():
     np.testing.assert_allclose(found["w"], definition(g.double().numpy(), 0.5, 1e-4, False), rtol=1e-4)
 
 
+def test_without_rescaling_an_open_mask_leaves_the_mean_as_it_is():
+    g = torch.rand(4, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.full((4,), 0.25, dtype=torch.float64)
+    found, _ = SANDMask(threshold=0.0, steepness=1e9, rescale=False).combine({"w": g}, torch.zeros(4), weights, {})
+    assert torch.equal(found["w"], torch.tensordot(weights, g, dims=1))
+
+
 def test_steep_it_is_the_and_mask():
     """Off the threshold, where the one opens and the other does not."""
     g = {"w": torch.randn(6, 40, generator=torch.Generator().manual_seed(0))}

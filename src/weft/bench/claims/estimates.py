@@ -125,7 +125,8 @@ def mean_over(table: ArrayLike, beside: ArrayLike | None = None) -> Estimate:
     if x.ndim != 2 or x.shape != y.shape or not x.size:
         raise ValueError(f"expected tables of one shape (seeds, points), got {x.shape} and {y.shape}")
     ratio = float(x.mean() / y.mean())
-    found = Estimate(ratio, interval(ratio + (x - ratio * y) / y.mean()), len(x))
+    between = interval(ratio + (x - ratio * y) / y.mean()) if np.isfinite(ratio) else None
+    found = Estimate(ratio, between, len(x))
     found.scores = tuple((x.mean(1) / y.mean(1)).tolist())
     return found
 

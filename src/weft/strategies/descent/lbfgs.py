@@ -8,7 +8,7 @@ from torch.func import grad_and_value
 
 from weft.core.legal import Whole
 from weft.core.objective import Objective
-from weft.core.strategy import Move, Strategy, StrategyState
+from weft.core.strategy import Known, Move, Strategy, StrategyState
 from weft.core.trees import Params
 
 __all__ = ["LBFGS"]
@@ -61,6 +61,14 @@ class LBFGS(Strategy):
                 "it compares losses at several parameters, and the trajectories that one policy drew tell only its own"
             )
         return super().refuses(objective)
+
+    def warns(self, known: Known) -> str | None:
+        if known.epoch != 1 and (self.history or self.trials):
+            return (
+                f"expected the same rows at every step for {self!r}, which compares gradients from step to step, got "
+                "other batches: their difference is noise; give batch_size=None"
+            )
+        return super().warns(known)
 
     def init(self, params: Params) -> StrategyState:
         """`s`, `y`: the pairs, latest first, and `weight`, their r (0 where there is none yet); `point` and `gradient`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.core.legal import Whole
-from weft.core.strategy import Move, Strategy, StrategyState
+from weft.core.strategy import Known, Move, Strategy, StrategyState
 from weft.core.trees import Params
 
 __all__ = ["SWA"]
@@ -45,6 +45,14 @@ class SWA(Strategy):
     def __init__(self, *, start: int = 100, every: int = 1) -> None:
         self.start = start
         self.every = every
+
+    def warns(self, known: Known) -> str | None:
+        if known.steps < self.start and not known.open:
+            return (
+                f"expected at least {self.start} steps for {self!r}, whose mean begins there, got {known.steps}: the "
+                "last parameters answer; train longer, or start sooner"
+            )
+        return super().warns(known)
 
     def init(self, params: Params) -> StrategyState:
         """`mean`: of the `count` parameters that have entered before the last step; `step`: the steps made."""

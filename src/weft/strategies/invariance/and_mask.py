@@ -78,6 +78,5 @@ class ANDMask(Summing):
         masked = {}
         for name, mean in sums["mean"].items():
             keep = (sums["balance"][name].abs() >= least).to(mean.dtype)
-            share = keep.mean() if self.rescale else 1.0
-            masked[name] = mean * keep / (share + 1e-10)
+            masked[name] = mean * keep / (keep.mean() + 1e-10) if self.rescale else mean * keep
         return masked, state

@@ -78,6 +78,6 @@ class SANDMask(Summing):
             excess = sums["balance"][name].abs().double() / d - self.threshold
             excess = torch.where(excess.abs() < 1e-6, 0.0, excess)  # at the threshold, up to rounding
             mask = torch.tanh(self.steepness * excess / spread.clamp_min(1e-300)).clamp_min(0.0)
-            share = mask.mean() if self.rescale else 1.0
-            masked[name] = (mean * mask / (share + 1e-10)).to(mean.dtype)
+            kept = mean * mask / (mask.mean() + 1e-10) if self.rescale else mean * mask
+            masked[name] = kept.to(mean.dtype)
         return masked, state

@@ -8,7 +8,7 @@ from weft.core import random
 from weft.core.configured import Range
 from weft.core.legal import Number, Whole
 from weft.core.objective import Objective
-from weft.core.strategy import Move, Strategy, StrategyState
+from weft.core.strategy import Known, Move, Strategy, StrategyState
 from weft.core.trees import Params
 
 __all__ = ["SGLD"]
@@ -66,6 +66,15 @@ class SGLD(Strategy):
         if objective.on_policy:
             return "its rows are drawn anew by the policy itself, and are no data that a posterior would be given"
         return super().refuses(objective)
+
+    def warns(self, known: Known) -> str | None:
+        needed = self.start + self.draws * self.every
+        if self.draws and known.steps < needed and not known.open:
+            return (
+                f"expected at least {needed} steps for the draws of {self!r}, got {known.steps}: the last parameters "
+                "stand in for those missing; train longer, or take fewer"
+            )
+        return super().warns(known)
 
     def does(self, verb: str) -> bool:
         """Others answer than the last parameters only where draws are kept."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
 from weft.attacks import PGD
 from weft.core.configured import Configured, Range
 from weft.core.legal import Such
 from weft.core.objective import Objective, Output
 from weft.core.source import Batch
-from weft.core.strategy import Loss, Strategy, StrategyState
+from weft.core.strategy import Known, Loss, Strategy, StrategyState
 from weft.core.trees import Params
 
 __all__ = ["AdversarialTraining"]
@@ -22,6 +24,9 @@ class AdversarialTraining(Strategy):
 
     Minimizes the mean of max over |delta| <= eps of loss(theta; x + delta, y), the inner maximum found
     by the attack. The attack's own passes leave running statistics alone: the clean forward commits them.
+
+    Inputs stay in the range that the attack's `bounds` say: unless told otherwise, in that of the training rows, those
+    held out included, from the least value of any component to the largest.
 
     Args:
         attack: how the perturbation is found; default: one step of `PGD`, with eps 0.1.
@@ -61,8 +66,40 @@ class AdversarialTraining(Strategy):
             )
         return super().refuses(objective)
 
+    def _attack(self) -> PGD:
+        return self.attack if self.attack is not None else PGD(eps=0.1)
+
+    def init(self, params: Params) -> StrategyState:
+        """`low`, `high`: the range of the training rows, where the attack keeps to it; told where training begins."""
+        if getattr(self._attack(), "bounds", None) != "rows":
+            return {}
+        like = next(iter(params.values()))
+        return {"low": like.new_full((), -torch.inf), "high": like.new_full((), torch.inf)}
+
+    def begin(self, known: Known, state: StrategyState) -> StrategyState:
+        attack, extent = self._attack(), known.extent("x")
+        bounds = getattr(attack, "bounds", None)
+        if bounds == "rows":
+            if not state:
+                raise ValueError(f"expected {attack!r} to keep the bounds that training began with; fit anew")
+            if extent is None:
+                raise ValueError(
+                    f"expected a source that tells the range of its rows, in which {attack!r} is to stay, got one that "
+                    "does not; give it bounds=(low, high), or None for no such range"
+                )
+            low, high = (torch.full_like(state[name], end) for name, end in zip(("low", "high"), extent, strict=True))
+            return {"low": low, "high": high}
+        if bounds is not None and extent is not None and not bounds[0] <= extent[0] <= extent[1] <= bounds[1]:
+            raise ValueError(
+                f"expected rows within {bounds}, the bounds of {attack!r}, got values from {extent[0]:g} to "
+                f"{extent[1]:g}; scale the rows, or give the bounds that they have"
+            )
+        return state
+
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:
-        attack = self.attack if self.attack is not None else PGD(eps=0.1)
+        attack = self._attack()
+        if getattr(attack, "bounds", None) == "rows":  # None, where training has not begun by a Learner
+            attack = attack.having(bounds=(state["low"], state["high"]) if state else None)
 
         def worst(params: Params, batch: Batch) -> Output:
             output = loss(params, {**batch, "x": attack(loss, params, batch)})
