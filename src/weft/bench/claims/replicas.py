@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from weft.learner.estimator import Learner
 
-__all__ = ["combinations", "each_of", "hits_of", "least_losses", "scores_of", "searched", "tuned"]
+__all__ = ["combinations", "each_of", "hits_of", "least_losses", "middle_of", "scores_of", "searched", "told", "tuned"]
 
 
 def each_of(learner: Learner, measure: Callable[[Learner], Any], *, lost: object) -> NDArray[Any]:
@@ -52,6 +52,15 @@ def least_losses(learner: Learner) -> NDArray[Any]:
     return np.where(np.isfinite(losses), losses, np.inf).min(0)
 
 
+def middle_of(scores: Sequence[float] | NDArray[Any]) -> int:
+    """The replica whose score is in the middle; of two such the lower one.
+
+    >>> middle_of([3.0, 9.0, 1.0, 2.0])
+    3
+    """
+    return int(np.argsort(scores)[(len(scores) - 1) // 2])
+
+
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every combination of a grid's values.
 
@@ -59,6 +68,15 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
     """
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def told(setting: Mapping[str, Any]) -> str:
+    """A setting in words, for a table.
+
+    >>> told({"optimizer__lr": 0.001, "strategy__andmask__threshold": 0.20000001, "batch": None})
+    'lr 0.001, threshold 0.2, batch None'
+    """
+    return ", ".join(f"{k.rpartition('__')[2]} {f'{v:.3g}' if isinstance(v, float) else v}" for k, v in setting.items())
 
 
 def searched(
