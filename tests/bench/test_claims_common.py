@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft import Learner
-from weft.bench.claims import Report, curve, dumbbells, hits_of, mean_of, tuned
+from weft.bench.claims import Report, curve, dumbbells, hits_of, mean_of, swept, tuned
 from weft.bench.claims.parts import Parts
 from weft.objectives import Regression
 
@@ -20,13 +20,13 @@ def test_a_setting_is_searched_with_its_own_seeds_and_judged_with_others():
     made, fitted = [], []
 
     def make(lists):
-        made.append(lists["random_state"])
+        made.append(lists.get("random_state"))
         return line(lists, patience=100)[0]
 
     _, x, y = line(None)
     train = lambda learner: fitted.append(learner.fit(x, y))
     learner, best = tuned(make, train, {"optimizer__lr": (1e-6, 0.05)}, [0, 1, 2], search=(7, 8))
-    assert made == [[7, 8, 7, 8], [0, 1, 2]]
+    assert made[-2:] == [[7, 8, 7, 8], [0, 1, 2]]
     assert best == {"optimizer__lr": 0.05}
     assert learner is fitted[-1]
     assert learner.seeds_ == [0, 1, 2]
@@ -36,6 +36,29 @@ def test_a_setting_is_searched_with_its_own_seeds_and_judged_with_others():
     assert made == [[0]], "one point needs no search"
     with pytest.raises(ValueError, match=r"expected other seeds for the search than \[0, 7\], got \[7, 8\]"):
         tuned(make, train, {"optimizer__lr": (1e-6, 0.05)}, [0, 7], search=(7, 8))
+
+
+def test_points_are_trained_at_once_where_replicas_may_differ_and_each_only_once():
+    made, fitted = [], []
+
+    def make(lists):
+        made.append(lists)
+        return line(lists)[0]
+
+    def train(learner):
+        fitted.append((learner.get_params()["objective__noise"], learner.fit(x, y)))
+
+    _, x, y = line(None)
+    points = [{"optimizer__lr": lr, "objective__noise": s, "random_state": 3} for lr, s in ((0.05, 1.0), (1e-6, 2.0))]
+    points = [*points, {**points[0], "optimizer__lr": 1e30}, points[0]]
+    found = swept(make, train, points, lambda net: net.score(x, y), lost=-7.0)
+    assert made[1:] == [
+        {"optimizer__lr": [0.05, 1e30], "random_state": [3, 3]},
+        {"optimizer__lr": [1e-6], "random_state": [3]},
+    ]
+    assert [noise for noise, _ in fitted] == [1.0, 2.0]
+    (_, first), (_, second) = fitted
+    assert found == [first.replica(0).score(x, y), second.replica(0).score(x, y), -7.0, found[0]]
 
 
 def test_a_diverged_replica_is_right_about_no_row():

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         middle_of,
         scores_of,
         searched,
+        swept,
         told,
         tuned,
     )
