@@ -1,5 +1,7 @@
 """What claims have in common: searching and refitting, work in parts, tables and the usual pictures."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -78,11 +80,21 @@ def test_a_diverged_replica_is_right_about_no_row():
 def test_work_for_every_key_is_in_parts_of_its_own():
     parts = Parts()
     report = Report(parts=parts)
-    assert report.every([("a", 1), ("b", 2)], lambda name, n: name * n) == {("a", 1): "a", ("b", 2): "bb"}
-    assert report.every((3, 4), lambda n: n + 1) == {3: 4, 4: 5}
-    assert sorted(parts.digests()) == ["3", "4", "a, 1", "b, 2"]
-    with pytest.raises(ValueError, match="expected keys that read differently, got 1, 1; rename one"):
-        report.every((1, "1"), lambda n: n)
+
+    def repeated(name, n):
+        return name * n
+
+    def more(n, by):
+        return n + by
+
+    assert report.every([("a", 1), ("b", 2)], repeated) == {("a", 1): "a", ("b", 2): "bb"}
+    assert report.every((3, 4), partial(more, by=1)) == {3: 4, 4: 5}
+    assert sorted(parts.digests()) == ["more: 3", "more: 4", "repeated: a, 1", "repeated: b, 2"]
+    with pytest.raises(ValueError, match="expected keys that read differently, got more: 1, more: 1; rename one"):
+        report.every((1, "1"), more)
+    with pytest.raises(ValueError, match="expected each part of a run once, got 'more: 4' again"):
+        report.every((4,), partial(more, by=2))
+    assert Report(parts=parts).every((4,), partial(more, by=2)) == {4: 5}, "a run that goes on has it already"
 
 
 def test_a_table_shows_estimates_with_their_intervals():

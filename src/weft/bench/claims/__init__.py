@@ -45,7 +45,8 @@ if TYPE_CHECKING:
         tuned,
     )
     from weft.bench.claims.running import caught, judge, reproduce
+    from weft.bench.claims.selecting import chosen_by
     from weft.bench.claims.telling import Report
-    from weft.bench.claims.usual import bands, chances, curve, dots, dumbbells, plane
+    from weft.bench.claims.usual import bands, chances, curve, dots, dumbbells, plane, sheets
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)
