@@ -59,7 +59,7 @@ class Levels(Claim):
         "told and decides nothing. The quick search has 16 trials for each method: with 3 or 8 it missed good "
         "thresholds, and the verdict hung on the seeds."
     )
-    quick = {"seeds": 6, "levels": 16, "states": 96, "width": 32, "steps": 120, "trials": 8, "cells": 2, "unseen": 300}
+    quick = {"seeds": 6, "levels": 16, "states": 48, "width": 24, "steps": 50, "trials": 8, "cells": 2, "unseen": 150}
     full = {"seeds": 6, "levels": 16, "states": 1000, "width": 64, "steps": 400, "trials": 8, "cells": 6}
     full |= {"unseen": 2000}
     mutant = Mutant(what="no mask", misses="less by the AND-mask", names={"ANDMask": Unmasked}, setting={"unseen": 100})
