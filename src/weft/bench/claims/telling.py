@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Report"]
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=str | int | tuple[str | int, ...])
 Value = TypeVar("Value")
 Trained = TypeVar("Trained", bound="Learner")
 Progress = Callable[[float, str], None]
@@ -50,6 +52,7 @@ class Report:
         self.seconds = 0.0  # of earlier runs and of other processes
         self._progress, self._workers, self._kept = progress, workers, Parts() if parts is None else parts
         self._parts, self._done, self._what = 1, 0.0, ""
+        self._asked: set[str] = set()  # the parts' names
 
     def __getstate__(self) -> Json:
         """As another process needs it, to count there: nothing kept, and nobody to show progress to."""
@@ -144,9 +147,18 @@ class Report:
         }
         self.figures.append({**nothing, **more})  # type: ignore[typeddict-item]
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table of numbers and texts."""
-        cells = [[_cell(value) for value in row] for row in rows]
+    def table(
+        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, digits: int | None = None
+    ) -> None:
+        """A table of numbers, estimates (shown with their intervals) and texts.
+
+        Args:
+            title: what it shows.
+            columns: their names.
+            rows: a cell for each column.
+            digits: after the point, to which numbers and estimates are rounded.
+        """
+        cells = [[_cell(value, digits) for value in row] for row in rows]
         for row in cells:
             if len(row) != len(columns):
                 raise ValueError(f"expected rows of {len(columns)} cells in the table {title!r}, got {row}")
@@ -230,6 +242,10 @@ class Report:
         Args:
             works: by name; see `part`. What one changes, another does not see.
         """
+        for name in works:
+            if name in self._asked:
+                raise ValueError(f"expected each part of a run once, got {name!r} again; give it a name of its own")
+            self._asked.add(name)
         found: dict[str, Value] = {}
         for name in [name for name in works if name in self._kept]:
             found[name], cost = self._kept.read(name)
@@ -248,6 +264,21 @@ class Report:
                 found[name], cost = self._counted(works[name])
                 self._kept.keep(name, found[name], cost)
         return {name: found[name] for name in works}
+
+    def every(self, keys: Iterable[Key], work: Callable[..., Value]) -> dict[Key, Value]:
+        """What `work` gives for every key, each a part of its own; see `parts`.
+
+        Args:
+            keys: what the pieces of work differ in; a tuple's items are several arguments.
+            work: called with a key; its name is the beginning of the parts' names.
+        """
+        given = {key: key if isinstance(key, tuple) else (key,) for key in keys}
+        what = getattr(work.func if isinstance(work, partial) else work, "__name__", "part")
+        names = {key: f"{what}: {', '.join(map(str, words))}" for key, words in given.items()}
+        if len(set(names.values())) < len(names):
+            raise ValueError(f"expected keys that read differently, got {', '.join(names.values())}; rename one")
+        found = self.parts({names[key]: partial(work, *words) for key, words in given.items()})
+        return {key: found[name] for key, name in names.items()}
 
     def _counted(self, work: Callable[[], Value]) -> tuple[Value, Cost]:
         """What a piece of work gives, and what it cost."""
@@ -300,10 +331,19 @@ def _elsewhere(report: Report, work: Callable[[], Value]) -> tuple[Value, Cost]:
     return report._counted(work)
 
 
-def _cell(value: object) -> float | str | None:
-    """A table's cell as JSON has it; what JSON does not have, as text."""
+def _cell(value: object, digits: int | None = None) -> float | str | None:
+    """A table's cell as JSON has it; what JSON does not have, as text.
+
+    >>> _cell(Estimate(0.25, (0.125, 0.375), 8), 1), _cell(0.125, 2), _cell(3, 1)
+    ('0.2 [0.1, 0.4]', 0.12, 3)
+    """
+    if isinstance(value, Estimate):
+        kind = ".3g" if digits is None else f".{digits}f"
+        return f"{value.value:{kind}}" + (
+            f" [{value.interval[0]:{kind}}, {value.interval[1]:{kind}}]" if value.interval else ""
+        )
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return None if not math.isfinite(value) else value if digits is None else round(value, digits)
     return value if value is None or isinstance(value, bool | int | str) else str(value)
