@@ -17,7 +17,7 @@ from weft.core.state import State
 from weft.core.strategy import StrategyState
 from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine import verbs
-from weft.engine.asking import measure
+from weft.engine.asking import measure, rows_to_measure
 from weft.engine.fresh import frozen_layers, in_training
 from weft.engine.gradients.loss import base_loss
 from weft.engine.replicas import mapped
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from weft.engine.engine import Engine
 
 __all__ = ["answers", "measured", "renew"]
+
+_MOST = 1024  # rows at a time when statistics are taken anew
 
 
 def answers(engine: Engine, state: State) -> list[State]:
@@ -76,8 +78,10 @@ def _norms(objective: Objective) -> dict[str, nn.modules.batchnorm._BatchNorm]:
     return {n: m for n, m in moving.items() if not any(m is frozen for frozen in frozen_layers(objective))}
 
 
-def _passed(engine: Engine, run: State, source: Source, rows: int = 1024) -> Params:
+def _passed(engine: Engine, run: State, source: Source) -> Params:
     """A run's buffers after one pass over the data: running statistics are the means over its batches."""
+    fits = rows_to_measure(run, source, engine.memory * (engine.replicas or 1))
+    rows = max(2, min(_MOST, fits))  # a row by itself has no variance
     norms = _norms(run.objective)
     momenta = {name: layer.momentum for name, layer in norms.items()}
     buffers = {name: b.clone() for name, b in run.buffers.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -10,15 +10,18 @@ import torch
 from torch import Tensor
 
 from weft.core.random import fold, key_of, keyed
-from weft.core.source import Batch, flatten_groups
+from weft.core.source import Batch, Source, flatten_groups
 from weft.core.state import State
 from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine.distributed import total, world
 from weft.engine.holding import holding
+from weft.engine.memory import rows_at_a_time
 from weft.engine.replicas import mapped, numbered
 from weft.engine.serving import serving
 
-__all__ = ["call", "measure"]
+__all__ = ["call", "fitting_measure", "measure", "rows_to_measure"]
+
+_MOST = 4096  # rows at a time when something is measured
 
 
 def call(state: State, name: str, *args: object, key: Tensor, rows: Tensor | None = None) -> Any:
@@ -71,3 +74,28 @@ def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) ->
     whole = tree_map(partial(torch.sum, dim=0), tree_stack(sums))
     whole = total(whole, f"after step {state.step}") if turn else whole
     return {n: v / whole["mass"]["mass"] for n, v in whole["sums"].items()}
+
+
+def rows_to_measure(state: State, source: Source, memory: int) -> int:
+    """How many rows of a source are measured at a time, for all replicas at once; of one without an end, its batch."""
+    if source.size is None:
+        return _MOST
+    kind = tuple((name, field.shape, str(field.dtype)) for name, field in source.spec.items())
+    return fitting_measure(state, kind, lambda run: next(iter(source.once(run, 16))), source.size, memory)
+
+
+def fitting_measure(state: State, kind: Hashable, few: Callable[[State], Batch], have: int, memory: int) -> int:
+    """The same, given what a row is like and how to get 16 of them, or as many as there are."""
+
+    def prepare() -> Callable[[int], object]:
+        run = state.replica(0)
+        some = few(run)
+
+        def compute(n: int) -> object:
+            part = tree_map(lambda t: t[:n].clone(), some)
+            return part, measure(run, iter([part]))
+
+        return compute
+
+    each = memory // (state.replicas or 1)
+    return rows_at_a_time(state.objective, ("measure", kind), prepare, have, each, _MOST)

@@ -411,19 +411,20 @@ class Engine:
         for player in self.players:
             state.strategy[player] = verbs.release(self.strategy, state.strategy[player], task)
 
-    def consolidate(self, state: State, source: Source, task: str, rows: int = 1024) -> None:
+    def consolidate(self, state: State, source: Source, task: str) -> None:
         """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""
         if self.episodic and self.strategy.does("consolidate"):
             raise ValueError(
                 f"expected the task {task!r} to have rows for {self.strategy!r} to look back on, got episodes; train "
                 "on them without a task, by fit(source)"
             )
+        memory = self.memory * (self.replicas or 1)  # one after another
         going = [k for k in range(self.replicas or 1) if k not in state.diverged]
         for player in self.players if going else ():
             after: dict[int, StrategyState] = {}
             for k in going:
                 strategy = self.strategy.having(**tree_map(itemgetter(k), self.swept))
-                after[k] = consolidated(state.replica(k), strategy, player, self.names[player], source, task, rows)
+                after[k] = consolidated(state.replica(k), strategy, player, self.names[player], source, task, memory)
             nothing = tree_map(torch.zeros_like, after[going[0]])  # what has diverged has nothing to keep
             every = [after.get(k, nothing) for k in range(self.replicas or 1)]
             state.strategy[player] = self._joined(every)

@@ -19,6 +19,7 @@ from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.core.trees import tree_map
 from weft.engine.answering import measured, renew
+from weft.engine.asking import rows_to_measure
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine, loss_name
@@ -90,7 +91,7 @@ class Plan:
             back; None to go on to the end.
         tolerance: the least change of the progress measure that counts.
         validation: where the progress measure is taken, or None for the training batch.
-        rows: rows at a time in evaluation.
+        memory: bytes that an evaluation may take at a time.
         pause: looked at after each step.
     """
 
@@ -99,7 +100,7 @@ class Plan:
     patience: int | None = None
     tolerance: float = 1e-4
     validation: Source | None = None
-    rows: int = 4096
+    memory: int = 2**30
     pause: Pause = field(default_factory=Pause)
 
 
@@ -176,7 +177,8 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         values.update({n: v for n, v in measures.items() if n not in moves})
     if plan.validation is not None:
         renew(engine, state, source)
-        measures = measured(engine, state, partial(engine.once, plan.validation, rows=plan.rows))
+        rows = rows_to_measure(state, plan.validation, plan.memory)
+        measures = measured(engine, state, partial(engine.once, plan.validation, rows=rows))
         values.update({f"valid_{name}": v for name, v in measures.items()})
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.

@@ -6,14 +6,19 @@ take gradients of its inputs. So the tensors are watched as they are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Hashable
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["made", "peak"]
+__all__ = ["made", "peak", "rows_at_a_time"]
+
+_FEW = 8  # so many rows, and twice as many, tell what a row takes
+_known: WeakKeyDictionary[nn.Module, dict[Hashable, int]] = WeakKeyDictionary()
 
 
 class _Watch(TorchDispatchMode):
@@ -66,3 +71,38 @@ def peak(compute: Callable[[], object]) -> int:
         result = compute()
     del result
     return most
+
+
+def rows_at_a_time(
+    module: nn.Module,
+    what: Hashable,
+    prepare: Callable[[], Callable[[int], object]],
+    have: int,
+    memory: int,
+    most: int,
+) -> int:
+    """How many rows fit the memory at a time, by what few of them take; looked up once for each module and purpose.
+
+    Args:
+        module: whose computation it is.
+        what: for what, with all that a row's size depends on.
+        prepare: gives what does it for so many rows, without effect.
+        have: how many there are.
+        memory: bytes that may be taken.
+        most: so many at most.
+    """
+    if have < 2:
+        return most
+    found, key = _known.setdefault(module, {}), (what, memory, most)
+    if key not in found:
+        few = min(_FEW, have // 2)
+        try:
+            compute = prepare()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the computation itself will say it
+                some, double = (peak(lambda n=n: compute(n)) for n in (few, 2 * few))  # type: ignore[misc]
+        except Exception:  # as it will tell itself, where it is not the watching that it does not bear
+            return most
+        each = max(1, -(-(double - some) // few))
+        found[key] = max(1, min(most, (memory - max(0, some - few * each)) // each))
+    return found[key]

@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.core.source import Source
 from weft.core.state import State
 from weft.core.trees import tree_stack
-from weft.engine.asking import measure
+from weft.engine.asking import measure, rows_to_measure
 from weft.engine.engine import Diverged, Engine
 from weft.engine.loop import History, Plan, Record, recorded
 
@@ -37,9 +37,9 @@ def solving(engine: Engine, state: State, source: Source, plan: Plan, history: H
             f"expected a finite solution of {type(engine.objective).__name__}, got NaN or infinity; look for extreme "
             "values in the data, or for hyperparameters at which there is none"
         )
-    values = _measured(runs, source, plan.rows)
+    values = _measured(runs, source, plan.memory)
     if plan.validation is not None:
-        held = _measured(runs, plan.validation, plan.rows)
+        held = _measured(runs, plan.validation, plan.memory)
         values.update({f"valid_{name}": value for name, value in held.items()})
     told = {name: recorded(value if state.replicas else value[0]) for name, value in values.items()}
     history.append({"step": state.step, "epoch": 1, **told, "seconds": time.perf_counter() - started})
@@ -62,6 +62,7 @@ def _solved(run: State, source: Source) -> None:
         run.params[name].copy_(value.reshape(run.params[name].shape))
 
 
-def _measured(runs: list[State], source: Source, rows: int) -> dict[str, Tensor]:
+def _measured(runs: list[State], source: Source, memory: int) -> dict[str, Tensor]:
     """The objective's measures over a source, of each run by itself."""
+    rows = rows_to_measure(runs[0], source, memory)
     return tree_stack([measure(run, source.once(run, rows)) for run in runs])

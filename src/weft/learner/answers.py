@@ -26,6 +26,7 @@ from weft.core.source import Batch
 from weft.core.strategy import Strategy
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
+from weft.engine.memory import rows_at_a_time
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
@@ -33,7 +34,7 @@ from weft.learner.training import Run, Training
 
 __all__ = ["Answers"]
 
-_ROWS = 8192  # rows at a time when a capability is asked
+_MOST = 8192  # rows at a time when a capability is asked
 
 
 def _answering(training: Training, best: int | None) -> list[Run]:
@@ -57,8 +58,9 @@ def _ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
         )
     parts: list[Tensor] = []
     device = runs[0].state.device
-    for first in range(0, len(x), _ROWS):
-        chunk = x[first : first + _ROWS].to(device)
+    at_a_time = _at_a_time(runs, name, x)
+    for first in range(0, len(x), at_a_time):
+        chunk = x[first : first + at_a_time].to(device)
         rows = torch.arange(first, first + len(chunk), device=device)
         answers = [e.call(s, name, chunk, key=fold(key_of(s.seeds), name), rows=rows) for e, s in runs]
         merged = answers[0]
@@ -70,14 +72,30 @@ def _ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
     return _as_numpy(torch.cat(parts))
 
 
+def _at_a_time(runs: list[Run], name: str, x: Tensor | int) -> int:
+    """How many rows are asked about at a time, or drawn."""
+    (engine, state), given = runs[0], isinstance(x, Tensor)
+    key, memory = fold(key_of(state.seeds), name), engine.memory * (engine.replicas or 1)
+
+    def compute(n: int) -> object:
+        asked = x[:n].clone().to(state.device) if isinstance(x, Tensor) else n
+        answer = engine.call(state, name, asked, key=key, rows=torch.arange(n, device=state.device))
+        each = [answer, *(answer.clone() for _ in runs[1:])]
+        return asked, torch.stack(each) if given and len(each) > 1 else each
+
+    kind = (name, tuple(x.shape[1:]), str(x.dtype), len(runs)) if isinstance(x, Tensor) else (name, "drawn")
+    have = len(x) if isinstance(x, Tensor) else x
+    return rows_at_a_time(engine.objective, kind, lambda: compute, have, memory, _MOST if given else have)
+
+
 def _draw(runs: list[Run], n: int, name: str = "sample") -> NDArray[Any]:
     """Samples, shared out among the runs."""
     edges = [k * n // len(runs) for k in range(len(runs) + 1)]
-    drawn = []
+    drawn, at_a_time = [], _at_a_time(runs, name, n)
     for (engine, state), a, b in zip(runs, edges[:-1], edges[1:], strict=True):
-        if b > a:
-            rows = torch.arange(a, b, device=state.device)
-            drawn.append(engine.call(state, name, b - a, key=fold(key_of(state.seeds), name), rows=rows))
+        for first in range(a, b, at_a_time):
+            rows = torch.arange(first, min(first + at_a_time, b), device=state.device)
+            drawn.append(engine.call(state, name, len(rows), key=fold(key_of(state.seeds), name), rows=rows))
     return _as_numpy(torch.cat(drawn))
 
 

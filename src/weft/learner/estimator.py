@@ -71,7 +71,7 @@ class Learner(Answers):
         random_state: the seed; None takes one from NumPy's global state, as scikit-learn does.
         device: a PyTorch device; None takes CUDA where there is one.
         dtype: `float32`, `float64` or `bfloat16`.
-        memory: bytes that vectorized passes over groups or examples may take.
+        memory: bytes that passes over groups or examples, evaluations and answers may take, beside the data.
         callbacks: functions called with each record of `history_`; they observe.
         verbose: whether to show a progress bar.
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
@@ -395,7 +395,7 @@ class Learner(Answers):
         else:
             steps = (50 if self.epochs is None else int(self.epochs)) * source.epoch
             every = source.epoch
-        return Plan(steps=steps, every=every, patience=self.patience, validation=validation)
+        return Plan(steps=steps, every=every, patience=self.patience, validation=validation, memory=self.memory)
 
     def _conclude(self) -> None:
         """What the runs tell of the training."""

@@ -17,12 +17,11 @@ from weft.core.configured import closest
 from weft.core.source import Batch, Spec
 from weft.core.state import State
 from weft.engine.answering import answers, measured
+from weft.engine.asking import fitting_measure
 from weft.engine.engine import Engine
 from weft.engine.loop import History
 
 __all__ = ["Begun", "Phase", "Run", "Training"]
-
-_ROWS = 4096  # rows at a time when something is measured
 
 
 class Run(NamedTuple):
@@ -114,9 +113,16 @@ class Training:
 
 def _measured(run: Run, data: Batch, rows: Tensor, measure: str) -> NDArray[np.float64]:
     engine, state = run
+    kind = tuple((name, tuple(values.shape[1:]), str(values.dtype)) for name, values in data.items())
+    memory = engine.memory * (engine.replicas or 1)
+
+    def few(_: State) -> Batch:
+        return {name: values[rows[:16]].to(state.device) for name, values in data.items()}
+
+    at_a_time = fitting_measure(state, kind, few, len(rows), memory)
 
     def batches(_: State) -> Iterator[Batch]:
-        for part in rows.split(_ROWS):
+        for part in rows.split(at_a_time):
             batch = {name: values[part].to(state.device) for name, values in data.items()}
             batch["row"] = part.to(state.device)
             if engine.replicas is not None:

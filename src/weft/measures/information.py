@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from weft.core.source import Batch, rows_of
 from weft.core.trees import Params
-from weft.engine.gradients.squares import Passes, squares
+from weft.engine.gradients.squares import Passes, rows_to_square, squares
 from weft.learner.estimator import Learner
 from weft.measures.fitted import Fitted
 from weft.strategies.continual.laplace import Laplace
 
 __all__ = ["fisher", "fisher_overlap"]
-
-_ROWS = 1024
 
 
 def fisher(learner: Learner, X: Any, y: Any = None, *, kind: str = "true") -> Params:
@@ -45,12 +44,18 @@ def fisher(learner: Learner, X: Any, y: Any = None, *, kind: str = "true") -> Pa
     if reason := way.refuses(fitted.module):
         raise ValueError(f"{type(fitted.module).__name__} has no Fisher information of kind {kind!r}: {reason}")
 
-    def batches() -> Iterator[Batch]:
-        for first in range(0, rows_of(fitted.batch), _ROWS):
-            yield {name: values[first : first + _ROWS] for name, values in fitted.batch.items()}
+    row = tuple((name, tuple(values.shape[1:])) for name, values in fitted.batch.items())
+    few = {name: values[:16] for name, values in fitted.batch.items()}
+    made = partial(
+        Passes, fitted.module, fitted.params, fitted.others, fitted.buffers, key=fitted.key, memory=learner.memory
+    )
+    rows = rows_to_square(made, row, lambda: few, rows_of(fitted.batch))
 
-    passes = Passes(fitted.module, fitted.params, fitted.others, fitted.buffers, batches, fitted.key)
-    total, examples = squares(passes, way.readout(fitted.module))
+    def batches() -> Iterator[Batch]:
+        for first in range(0, rows_of(fitted.batch), rows):
+            yield {name: values[first : first + rows] for name, values in fitted.batch.items()}
+
+    total, examples = squares(made(batches), way.readout(fitted.module))
     return {name: f / examples for name, f in total.items()}
 
 

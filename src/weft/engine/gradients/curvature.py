@@ -74,14 +74,13 @@ def _add(sums: dict[str, dict[str, Tensor]], name: str, kind: str, value: Tensor
     layer[kind] = layer[kind] + value if kind in layer else value
 
 
-def products(passes: Passes, readout: Readout, vectors: Params, *, memory: int = 2**28) -> tuple[Params, float]:
+def products(passes: Passes, readout: Readout, vectors: Params) -> tuple[Params, float]:
     """F v for each vector v on the leading axis, F = J^T W J, without forming F; and the examples' number.
 
     Args:
         passes: over the examples.
         readout: which scalars, and the weight of each product.
         vectors: as parameters, with one more axis.
-        memory: bytes that the derivatives in flight may take, roughly.
     """
     total = tree_map(torch.zeros_like, vectors)
     count = len(next(iter(vectors.values())))
@@ -103,7 +102,7 @@ def products(passes: Passes, readout: Readout, vectors: Params, *, memory: int =
             return back(weights * along)[0]
 
         size = weights.numel() * weights.element_size() * 64
-        chunk = max(1, min(count, memory // max(size, 1)))
+        chunk = max(1, min(count, passes.memory // 4 // max(size, 1)))
         for start in range(0, count, chunk):
             part = {name: v[start : start + chunk] for name, v in vectors.items()}
             for name, p in vmap(product)(part).items():

@@ -13,7 +13,7 @@ that are not in the batch's order do not pass and go the general way, in the bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -30,11 +30,13 @@ from weft.engine.distributed import total as over_ranks
 from weft.engine.gradients.layers import Taps, agree, patches, positions
 from weft.engine.gradients.loss import differentiate
 from weft.engine.holding import holding
+from weft.engine.memory import rows_at_a_time
 from weft.engine.serving import learn, serving
 from weft.engine.vectorize import Mapper
 
-__all__ = ["Passes", "Readout", "Tapped", "squares", "weighted"]
+__all__ = ["MOST", "Passes", "Readout", "Tapped", "rows_to_square", "squares", "weighted"]
 
+MOST = 1024  # rows at a time
 Call = tuple[nn.Module, Tensor, Tensor]
 """A layer, its input and its output."""
 Scalars = list[tuple[Tensor, Tensor | None]]
@@ -52,6 +54,7 @@ class Passes:
         batches: gives the batches of rows, numbered, once more.
         key: keys whatever the forward draws.
         player: whose loss, in a game.
+        memory: bytes that derivatives in flight may take, roughly.
     """
 
     def __init__(
@@ -63,9 +66,10 @@ class Passes:
         batches: Callable[[], Iterable[Batch]],
         key: Tensor,
         player: str = "",
+        memory: int = 2**30,
     ) -> None:
         self.objective, self.params, self.others, self.buffers = objective, params, others, buffers
-        self.batches, self.key, self.player = batches, key, player
+        self.batches, self.key, self.player, self.memory = batches, key, player, memory
 
     def run(self, readout: Readout, values: Params, batch: Batch) -> Scalars:
         """The readout's scalars at these parameters."""
@@ -150,6 +154,31 @@ def squares(passes: Passes, readout: Readout, *, absolute: bool = False) -> tupl
             _one_by_one(passes, readout, batch, total, tapped.rest, mapper, power)
 
     return passes.over(total, visit)
+
+
+def rows_to_square(
+    make: Callable[[Callable[[], Iterable[Batch]]], Passes], kind: Hashable, few: Callable[[], Batch], have: int
+) -> int:
+    """How many rows fit the memory of passes at a time, in that which takes most: sums of squares.
+
+    Args:
+        make: gives passes over batches.
+        kind: what a row is like.
+        few: gives 16 rows, numbered, or as many as there are.
+        have: how many there are.
+    """
+    passes = make(tuple)
+
+    def prepare() -> Callable[[int], object]:
+        some = few()
+
+        def compute(n: int) -> object:
+            part = tree_map(lambda t: t[:n].clone(), some)
+            return part, squares(make(lambda: [part]), lambda output, _: [(output.losses, None)])
+
+        return compute
+
+    return rows_at_a_time(passes.objective, ("squares", passes.player, kind), prepare, have, passes.memory, MOST)
 
 
 def weighted(weight: Tensor | None, batch: Batch) -> Tensor | None:
@@ -268,8 +297,8 @@ def _one_by_one(
     with torch.no_grad():
         count = len(passes.run(readout, {**fixed, **chosen}, batch))
     rows = rows_of(batch)
-    size = sum(p.numel() for p in chosen.values())
-    chunk = max(1, min(rows, 2**26 // max(size, 1)))
+    size = sum(p.numel() * p.element_size() for p in chosen.values())
+    chunk = max(1, min(rows, passes.memory // max(4 * size, 1)))  # a gradient, its square, and what is beside them
     for which in range(count):
         for start in range(0, rows, chunk):
             part = tree_map(itemgetter(slice(start, start + chunk)), single)

@@ -133,7 +133,8 @@ class GenerativeReplay(Replay):
         drawn: Batch = {"x": samples, "row": row}
         if weight is not None:
             drawn["weight"] = weight.mean().expand(len(x))
-        chunks = list(zip(samples.split(1024), row.split(1024), strict=True))
+        sizes = [len(batch["x"]) for batch in batches]  # as many at a time as fit the memory
+        chunks = list(zip(samples.split(sizes), row.split(sizes), strict=True))
         for name in [name for name in batches[0] if _answer(name)]:
             finish = local.objective.capabilities()[_answer(name)].finish
             answer = torch.cat([local.ask(_answer(name), rows, rows=numbers) for rows, numbers in chunks])

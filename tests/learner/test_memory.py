@@ -1,0 +1,164 @@
+"""Evaluation keeps to `memory`: rows at a time follow from it, and the answers do not depend on them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weft import Classifier, Learner
+from weft.core.trees import tree_leaves
+from weft.engine import memory as watched
+from weft.engine.gradients import squares as module
+from weft.engine.memory import peak, rows_at_a_time
+from weft.measures import environment_risk, fisher
+from weft.objectives import GAN, Regression
+from weft.strategies import EMA, EWC
+
+SIDE = 12
+X = torch.randn(400, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+Y = (X.mean((1, 2, 3)) > 0).long().numpy()
+MEMORY = 2**20
+ROOM = 1.3  # what few rows tell of many
+
+
+def net(norm=nn.Identity):
+    body = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), norm(), nn.ReLU()]
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(16 * SIDE**2, 2))
+
+
+def normed():
+    return net(lambda: nn.BatchNorm2d(16))
+
+
+def learner(memory, make=net, **more):
+    settings = {"epochs": 1, "batch_size": 8, "random_state": 0, "memory": memory}
+    return Classifier(make(), **{**settings, **more})
+
+
+def tensors(state):
+    return torch.cat([p.flatten() for p in state.values()])
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    watched._known.clear()
+
+
+def test_the_peak_is_that_of_what_lives_at_one_time():
+    def chain(n):
+        x = torch.zeros(n, 250)
+        for _ in range(5):
+            x = x + 1.0
+        return x
+
+    assert peak(lambda: chain(1)) == 2000
+    assert rows_at_a_time(nn.Linear(1, 1), "chain", lambda: chain, 100, 20_000, 64) == 10
+    assert rows_at_a_time(nn.Linear(1, 1), "chain", lambda: chain, 100, 10**9, 64) == 64
+    assert rows_at_a_time(nn.Linear(1, 1), "chain", lambda: chain, 100, 1, 64) == 1
+
+
+@pytest.mark.parametrize("replicas", [None, 3])
+def test_predictions_fit(replicas):
+    fitted = learner(MEMORY, replicas=replicas).fit(X[:64], Y[:64])
+    whole = learner(2**34, replicas=replicas).fit(X[:64], Y[:64])
+    np.testing.assert_allclose(fitted.predict_proba(X), whole.predict_proba(X), rtol=1e-5)
+    for ask in (fitted.predict, fitted.predict_proba):
+        assert peak(lambda ask=ask: ask(X)) < ROOM * MEMORY
+    assert peak(lambda: whole.predict_proba(X)) > 3 * MEMORY, "what it would take"
+
+
+def seen_by(monkeypatch, home, name, index=0):
+    """The rows of each batch that a method of the objective sees."""
+    seen, before = [], getattr(home, name)
+
+    def spy(self, *args, **kwargs):
+        batch = args[index]
+        seen.append(len(batch["x"]) if isinstance(batch, dict) else batch if isinstance(batch, int) else len(batch))
+        return before(self, *args, **kwargs)
+
+    monkeypatch.setattr(home, name, spy)
+    return seen
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_validation_fits(replicas, monkeypatch):
+    from weft.objectives import Classification
+
+    held = (X, Y)
+    values = {}
+    for memory in (MEMORY, 2**34):
+        seen = seen_by(monkeypatch, Classification, "measure")
+        fitted = learner(memory, validation=held, replicas=replicas).fit(X[:64], Y[:64])
+        values[memory] = fitted.history_["valid_loss"]
+        assert (max(seen) == 400) == (memory == 2**34)
+    np.testing.assert_allclose(values[MEMORY], values[2**34], rtol=1e-5)
+
+
+def test_risk_fits(monkeypatch):
+    from weft.objectives import Classification
+
+    fitted = learner(MEMORY).fit(X[:64], Y[:64])
+    seen = seen_by(monkeypatch, Classification, "measure")
+    environment_risk(fitted, X, Y, environment=np.arange(400) % 2)
+    assert max(seen) < 100
+
+
+def test_a_task_s_end_and_fisher_fit():
+    ended, whole = (learner(m, strategy=EWC(strength=1.0)).fit(X, Y, task=["a"] * 400) for m in (2**23, 2**34))
+    trees = (one.training_.runs[0].state.strategy for one in (ended, whole))
+    for a, b in zip(*map(tree_leaves, trees), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    small = tensors(fisher(ended, X, Y))
+    assert peak(lambda: fisher(ended, X, Y)) < ROOM * 2**23 + 8 * X.numel() * 2
+    torch.testing.assert_close(small, tensors(fisher(ended.set_params(memory=2**34), X, Y)))
+    assert peak(lambda: fisher(ended, X, Y)) > 2 * (ROOM * 2**23 + 8 * X.numel() * 2), "what it would take"
+
+
+def test_a_consolidation_sees_no_more_rows_than_fit(monkeypatch):
+    rows, over = [], module.Passes.over
+
+    def spy(self, sums, visit, settle=None):
+        return over(self, sums, lambda batch: (rows.append(len(batch["row"])), visit(batch))[1], settle)
+
+    monkeypatch.setattr(module.Passes, "over", spy)
+    learner(2**23, strategy=EWC(strength=1.0)).fit(X, Y, task=["a"] * 400)
+    few = max(rows)
+    rows.clear()
+    watched._known.clear()
+    learner(2**34, strategy=EWC(strength=1.0)).fit(X, Y, task=["a"] * 400)
+    assert few < 200 < max(rows) == 400
+
+
+def test_statistics_that_are_taken_anew_fit(monkeypatch):
+    from weft.objectives import Classification
+
+    seen = seen_by(monkeypatch, Classification, "forward")
+    learner(MEMORY, normed, strategy=EMA(decay=0.5)).fit(X, Y)
+    assert 2 <= max(seen) < 100
+
+
+def test_samples_fit_and_are_the_same():
+    game = {"steps": 2, "random_state": 0}
+    big = GAN(latent=2, hidden=(256, 256))
+    few, whole = (
+        Learner(big, memory=m, **game).fit(torch.randn(64, 5, generator=torch.Generator().manual_seed(0)))
+        for m in (2**18, 2**34)
+    )
+    np.testing.assert_allclose(few.sample(500), whole.sample(500), rtol=1e-5, atol=1e-6)
+    assert peak(lambda: few.sample(500)) < ROOM * 2**18 < peak(lambda: whole.sample(500))
+
+
+def test_what_cannot_be_watched_is_asked_as_before():
+    class Odd(Regression):
+        calls = 0
+
+        def predict(self, x):
+            Odd.calls += 1
+            if Odd.calls == 1:
+                raise RuntimeError("not while it is watched")
+            return super().predict(x)
+
+        predict.capability = Regression.predict.capability
+
+    fitted = Learner(Odd(hidden=(4,)), epochs=1, random_state=0).fit(X.flatten(1), Y * 1.0)
+    assert fitted.predict(X.flatten(1)).shape == (400,)
