@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from weft.data.sites import SITES
 ROOT = Path(__file__).parent.parent.parent
 TINY = {"budget": 4, "batch": 2, "seeds": 2, "steps": 12, "workers": 1}
 SMALL = {**TINY, "selection": "training-domain"}
-TIMES = {"date", "seconds", "command", "name", "ledger"}
+TIMES = {"date", "seconds", "command", "name", "ledger", "sha256"}
 
 
 def plain(results):
@@ -540,6 +541,24 @@ def test_foreign_and_damaged_folders(tmp_path, whole):
     (broken / "finals" / "0.npz").write_bytes(b"short")
     with pytest.raises(ValueError, match="expected a method's scores"):
         compare(out=broken, **SMALL)
+
+
+def test_what_was_changed_in_a_finished_study_is_refused(whole, tmp_path):
+    from weft.report.writing import render
+
+    shutil.copytree(whole, tmp_path / "study")
+    assert render([tmp_path / "study"])
+    path = tmp_path / "study" / "results.json"
+    path.write_text(path.read_text().replace('"mean": 0.', '"mean": 1.', 1))
+    with pytest.raises(ValueError, match=r"results\.json as weft wrote it"):
+        render([tmp_path / "study"])
+    ledger, plan = tmp_path / "study" / "ledger.jsonl", tmp_path / "study" / "plan.json"
+    ledger.write_text(ledger.read_text().replace("{", "#{", 1))
+    with pytest.raises(ValueError, match=r"expected JSON in .*ledger\.jsonl"):
+        compare(out=tmp_path / "study", **SMALL)
+    plan.write_text("[" * 10**5)
+    with pytest.raises(ValueError, match="expected weft's plan in"):
+        compare(out=tmp_path / "study", **SMALL)
 
 
 def test_a_full_disk_keeps_what_is_recorded(whole, tmp_path):

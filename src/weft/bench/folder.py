@@ -22,7 +22,7 @@ import numpy as np
 from weft.bench.study import Study
 from weft.bench.trainings import Final
 from weft.core.configured import shown
-from weft.core.files import write_bytes, write_text
+from weft.core.files import parsed, read_bytes, sealed, unsealed, write_bytes, write_text
 
 if TYPE_CHECKING:
     from weft.core.values import Json
@@ -87,10 +87,10 @@ class StudyFolder:
         path = self.path / "plan.json"
         plan = json.loads(json.dumps(plan))
         if not path.exists():
-            write_text(path, json.dumps(plan, indent=1) + "\n")
+            write_text(path, sealed(plan))
             return
         try:
-            kept = json.loads(path.read_text())
+            kept = unsealed(path, must=False)
             fingerprint, about, asked = kept["fingerprint"], kept["data"], kept["study"]
             names = kept["methods"]
         except (ValueError, KeyError, TypeError) as error:
@@ -110,7 +110,7 @@ class StudyFolder:
     def write(self, name: str, values: Json) -> None:
         """Writes a JSON file."""
         try:
-            write_text(self.path / name, json.dumps(values, indent=1, allow_nan=False) + "\n")
+            write_text(self.path / name, sealed(values))
         except OSError as error:
             raise OSError(
                 f"expected to write {self.path / name}, got {error.strerror}; what had been recorded is kept, run "
@@ -122,7 +122,8 @@ class StudyFolder:
         path = self.path / "ledger.jsonl"
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        lines = read_bytes(path).decode(errors="replace").splitlines()
+        return [parsed(line.encode(), path) for line in lines if line.endswith("}")]
 
     def note(self, what: str, method: str, rows: int, seeds: int) -> None:
         """Adds a look at the test to the ledger, before it happens."""

@@ -86,8 +86,9 @@ def compare(
 
 def _folder(study: Study, fingerprint: str) -> Path:
     """`studies/NAME`, or the first free or fitting one of `studies/NAME-2`, ..."""
-    import json
     import re
+
+    from weft.core.files import read_json
 
     base = Path("studies") / (re.sub(r"[^\w.-]+", "_", Path(study.data).stem).lstrip(".-") or "table")
     number = 1
@@ -96,7 +97,7 @@ def _folder(study: Study, fingerprint: str) -> Path:
         if not folder.exists():
             return folder
         try:
-            if json.loads((folder / "plan.json").read_text())["fingerprint"] == fingerprint:
+            if read_json(folder / "plan.json")["fingerprint"] == fingerprint:
                 return folder
         except (OSError, ValueError, KeyError, TypeError):
             pass

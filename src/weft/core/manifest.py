@@ -79,7 +79,7 @@ def opened(folder: Path) -> Manifest | None:
     try:
         found = Manifest(**plain)
         odd = [name for name in found.files if Path(name).name != name or name.startswith(".")]
-        marks = [mark for mark in found.files.values() if not isinstance(mark, list)]
+        marks = [mark for mark in found.files.values() if not isinstance(mark, list) or len(mark) != 2]
     except (TypeError, AttributeError) as error:
         raise ValueError(f"expected weft's manifest in {path}, got a foreign file: {error}") from error
     if odd or marks or not isinstance(found.data, dict) or not isinstance(found.number, int):
@@ -121,7 +121,7 @@ def _checked(folder: Path, name: str, manifest: Manifest) -> bytes:
             "that run; remove it, or put back what it belongs to"
         )
     told = "no such file"
-    for path in (folder / name, next_of(folder / name)):
+    for path in (folder / name, next_of(folder / name), folder / name):  # it may have got its name meanwhile
         with suppress(FileNotFoundError):
             data = read_bytes(path)
             if _mark(data) == manifest.files[name]:
@@ -197,6 +197,8 @@ def sealed_beside(folder: Path, plain: dict[str, Any]) -> str:
 def unsealed_beside(path: Path) -> dict[str, Any]:
     """What was written beside a run; raises where it tells of another."""
     plain, found = unsealed(path, must=False), opened(path.parent)
+    if "run" in plain:
+        plain = unsealed(path)  # only earlier versions named no run, and sealed nothing
     whose = plain.pop("run", None)
     if found is not None and whose not in (None, found.run):
         raise ValueError(f"expected what tells of the run that {NAME} names, got {path} of another run; remove it")

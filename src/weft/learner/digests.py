@@ -6,15 +6,17 @@ They are taken once, when a fit begins, and only where the run is kept in a fold
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.source import Source
-from weft.learner.reading import take
+from weft.learner.reading import as_array
 from weft.learner.training import Phase, Training
 from weft.sources.cast import Cast
 
@@ -28,7 +30,7 @@ _BYTES = 2**26  # at a time, so that data on a device or on a disk is not copied
 
 
 def digest(values: Any) -> str:
-    """The digest of an array, a tensor, a table, a list or a text: of its shape and its values.
+    """The digest of an array, a tensor, a list or a text: of its shape and its values.
 
     >>> digest(np.array([1.0, 2.0])) == digest([1, 2]), digest(["a", "b"]) == digest(["b", "a"])
     (True, False)
@@ -43,37 +45,28 @@ def _parts(values: Any) -> Iterator[bytes]:
     if isinstance(values, str):
         yield values.encode()
         return
-    if not hasattr(values, "__len__"):
-        values = [values]
-    rows = len(values)
-    yield str(rows).encode()
-    shape = tuple(getattr(values, "shape", ()))
-    width = int(np.prod(shape[1:], dtype=np.int64)) if shape else 1
-    step = max(1, _BYTES // (8 * max(1, width)))
-    for start in range(0, rows, step):
-        part = values[start : start + step] if isinstance(values, Tensor | np.ndarray | list | tuple) else None
-        yield _bytes(take(values, np.arange(start, min(start + step, rows))) if part is None else part)
+    rows = values if isinstance(values, Tensor) else np.asarray(values)
+    yield str(tuple(rows.shape)).encode()
+    step = max(1, _BYTES // (8 * max(1, math.prod(rows.shape[1:]))))
+    for start in range(0, len(rows), step):
+        yield _bytes(rows[start : start + step])
 
 
-def _bytes(part: Any) -> bytes:
+def _bytes(part: Tensor | NDArray[Any]) -> bytes:
     """A tensor's bytes; an array's as float64, so that its kind makes no difference; else text."""
     if isinstance(part, Tensor):  # of the learner's dtype, already
-        rows = part.detach().cpu()
-        return str((tuple(rows.shape[1:]), rows.dtype)).encode() + rows.contiguous().view(torch.uint8).numpy().tobytes()
-    array = np.asarray(part)
-    shape = str(array.shape[1:]).encode()
-    if array.dtype.kind in "fiub":
-        whole = array.dtype.kind != "f" and array.dtype != np.uint64
-        numbers = np.ascontiguousarray(array, dtype=np.float64)
-        if whole and np.abs(array.astype(np.int64)).max(initial=0) > 2**53:
-            numbers = np.ascontiguousarray(array, dtype=np.int64)
-        return shape + numbers.tobytes()
-    return shape + repr([str(value) for value in array.reshape(-1).tolist()]).encode()
+        return str(part.dtype).encode() + part.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    if part.dtype.kind not in "fiub":
+        return repr([str(value) for value in part.reshape(-1).tolist()]).encode()
+    numbers = part.astype(np.float64)
+    exact = part.dtype.kind == "f" or bool((numbers.astype(part.dtype) == part).all())
+    return numbers.tobytes() if exact else part.tobytes()
 
 
 def of_columns(**given: Any) -> dict[str, str]:
     """Digests of the whole columns of a fit over tasks, of which each task learns a part."""
-    return {f"{name}{_ALL}": digest(values) for name, values in given.items() if values is not None}
+    arrays = {n: as_array(v.double() if isinstance(v, Tensor) else v) for n, v in given.items() if v is not None}
+    return {f"{name}{_ALL}": digest(values) for name, values in arrays.items()}
 
 
 def of_sources(source: Source, validation: Source | None) -> dict[str, str]:
@@ -104,7 +97,7 @@ def phase(
     resumed: bool,
 ) -> Phase:
     """The phase that a learner begins with this data, or goes on with; raises where it was begun with other data."""
-    data = {} if learner.folder is None else of_sources(source, validation)
+    data = {} if learner.folder is None and not resumed else of_sources(source, validation)
     if not resumed:
         return Phase(None if task is None else str(task), once, data={**data, **(columns or {})})
     begun = learner.training_.phase
@@ -114,7 +107,8 @@ def phase(
 
 def tasks_left(training: Training, names: list[Any], columns: Mapping[str, str]) -> tuple[list[Any], bool]:
     """The tasks that an interrupted fit over tasks has still to learn, and whether the first of them had begun."""
-    _same({name: mark for name, mark in training.phase.data.items() if name.endswith(_ALL)}, columns)
+    if columns:
+        _same({name: mark for name, mark in training.phase.data.items() if name.endswith(_ALL)}, columns)
     last, begun = str(training.phase.task), bool(training.phase.runs)
     told = list(map(str, names))
     if last not in told:

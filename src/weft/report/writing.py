@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.core.files import read_bytes, unsealed
 from weft.report.folder import is_run
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def read_json(path: Path) -> object:
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"more than {LARGEST // 1_000_000} MB")
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        return json.loads(read_bytes(path), parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON in {path}, got a damaged or foreign file: {error}") from error
 
@@ -58,6 +59,8 @@ def read(one: Found) -> Json:
     if one.kind == "study" and not path.exists():
         return {"format": FORMAT, "kind": "study", "name": one.name, "state": "running"}
     results = read_json(path)
+    if one.kind == "study" and isinstance(results, dict) and "sha256" in results:
+        results = unsealed(path)
     if not isinstance(results, dict) or results.get("kind") != one.kind:
         raise ValueError(f"expected a {one.kind} of weft in {path}, got another kind of file; the right folder?")
     if results.get("format") != FORMAT:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from weft.bench.claims.claim import TEXTS, Claim
 from weft.bench.claims.parts import claim_digests
+from weft.core.files import read_json
 from weft.report.digests import standing
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def last(name: str, out: Path) -> Json | None:
     """The last result of a claim under `out`, or None."""
     path = out / "claims" / name / "result.json"
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = read_json(path)
     except (OSError, ValueError):
         return None
     right = isinstance(result, dict) and result.get("kind") == "claim" and result.get("format") == FORMAT

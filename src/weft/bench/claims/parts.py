@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.core.files import write_text
+from weft.core.files import read_json, write_text
 from weft.report.digests import code, digest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Parts:
     def __init__(self, path: Path | None = None, key: str = "") -> None:
         self.path, self._key = path, key
         try:
-            kept = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+            kept = read_json(path) if path is not None else {}
         except (OSError, ValueError):
             kept = {}
         right = isinstance(kept, dict) and kept.get("key") == key
