@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Report"]
 
 Item = TypeVar("Item")
-Key = TypeVar("Key", bound=str | int | tuple[str | int, ...])
+Key = TypeVar("Key", bound=str | float | tuple[str | float, ...])
 Value = TypeVar("Value")
 Trained = TypeVar("Trained", bound="Learner")
 Progress = Callable[[float, str], None]
