@@ -48,6 +48,7 @@ class Report:
         self.trainings = self.steps = 0
         self.data: set[str] = set()  # digests
         self.seconds = 0.0  # of earlier runs and of other processes
+        self.processes = 1  # among which parts were shared out
         self._progress, self._workers, self._kept = progress, workers, Parts() if parts is None else parts
         self._parts, self._done, self._what = 1, 0.0, ""
 
@@ -122,6 +123,7 @@ class Report:
             exact=exact,
             by=measured.by if isinstance(measured, Estimate) else "",
             scores=[s if math.isfinite(s) else None for s in getattr(measured, "scores", ())],
+            margins=getattr(measured, "margins", None) if bounds and math.isfinite(value) else None,
         )
 
     def not_run(self, name: str, *, reference: str = "", unit: str = "") -> None:
@@ -141,6 +143,7 @@ class Report:
             "exact": False,
             "by": "",
             "scores": [],
+            "margins": None,
         }
         self.figures.append({**nothing, **more})  # type: ignore[typeddict-item]
 
@@ -237,6 +240,7 @@ class Report:
         left = [name for name in works if name not in found]
         if self._workers > 1 and len(left) > 1:
             begun = time.perf_counter()
+            self.processes = max(self.processes, min(self._workers, len(left)))
             with pool("joblib", self._workers) as run:
                 for i, (value, cost) in run([(_elsewhere, (self, works[name])) for name in left]):
                     found[left[i]] = value
