@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from weft.bench.claims.estimates import Estimate, mean_of, mean_over, median_of, share_of
     from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load, since
     from weft.bench.claims.judging import Figure, anew, shown, verdict_of
-    from weft.bench.claims.replicas import combinations, each_of, least_losses, scores_of, searched
+    from weft.bench.claims.replicas import combinations, each_of, hits_of, least_losses, scores_of, searched, tuned
     from weft.bench.claims.running import caught, judge, reproduce
     from weft.bench.claims.telling import Report
-    from weft.bench.claims.usual import bands, dots, plane
+    from weft.bench.claims.usual import bands, curve, dots, dumbbells, plane
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

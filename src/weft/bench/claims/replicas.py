@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from weft.learner.estimator import Learner
 
-__all__ = ["combinations", "each_of", "least_losses", "scores_of", "searched"]
+__all__ = ["combinations", "each_of", "hits_of", "least_losses", "scores_of", "searched", "tuned"]
 
 
 def each_of(learner: Learner, measure: Callable[[Learner], Any], *, lost: object) -> NDArray[Any]:
@@ -38,6 +38,11 @@ def each_of(learner: Learner, measure: Callable[[Learner], Any], *, lost: object
 def scores_of(learner: Learner, *rows: Any, lost: float) -> NDArray[Any]:
     """Every replica's score on rows in %, and `lost`, in %, for one that has diverged."""
     return 100 * each_of(learner, lambda one: float(one.score(*rows)), lost=lost / 100)
+
+
+def hits_of(learner: Learner, x: Any, y: Any) -> NDArray[Any]:
+    """For every replica and row 100 where its prediction is right, else 0; one that has diverged is right nowhere."""
+    return each_of(learner, lambda one: 100.0 * (one.predict(x) == y), lost=np.zeros(len(y)))
 
 
 def least_losses(learner: Learner) -> NDArray[Any]:
@@ -83,3 +88,27 @@ def searched(
         losses = least_losses(learner).reshape(-1, len(seeds)).mean(1)
         tried += [(float(loss), {**point, **fixed}) for loss, point in zip(losses, points, strict=True)]
     return min(tried, key=lambda one: one[0])
+
+
+def tuned(
+    make: Callable[[dict[str, list[Any]]], Learner],
+    train: Callable[[Learner], object],
+    grid: Mapping[str, Sequence[Any]],
+    seeds: Sequence[int],
+    *,
+    search: Sequence[int],
+) -> tuple[Learner, dict[str, Any]]:
+    """A learner trained with every seed at the setting that a search finds; and that setting.
+
+    Args:
+        make, train, grid: see `searched`; where the grid has one point only, nothing is searched.
+        seeds: with which the setting is judged.
+        search: the search's own seeds.
+    """
+    if set(search) & set(seeds):
+        raise ValueError(f"expected other seeds for the search than {list(seeds)}, got {list(search)}; choose others")
+    points = combinations(grid)
+    best = points[0] if len(points) == 1 else searched(make, train, grid, search)[1]
+    learner = make({"random_state": [*seeds]}).set_params(**best)
+    train(learner)
+    return learner, best

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Report"]
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=str | int | tuple[str | int, ...])
 Value = TypeVar("Value")
 Trained = TypeVar("Trained", bound="Learner")
 Progress = Callable[[float, str], None]
@@ -147,9 +149,18 @@ class Report:
         }
         self.figures.append({**nothing, **more})  # type: ignore[typeddict-item]
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table of numbers and texts."""
-        cells = [[_cell(value) for value in row] for row in rows]
+    def table(
+        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, digits: int | None = None
+    ) -> None:
+        """A table of numbers, estimates (shown with their intervals) and texts.
+
+        Args:
+            title: what it shows.
+            columns: their names.
+            rows: a cell for each column.
+            digits: after the point, to which numbers and estimates are rounded.
+        """
+        cells = [[_cell(value, digits) for value in row] for row in rows]
         for row in cells:
             if len(row) != len(columns):
                 raise ValueError(f"expected rows of {len(columns)} cells in the table {title!r}, got {row}")
@@ -253,6 +264,20 @@ class Report:
                 self._kept.keep(name, found[name], cost)
         return {name: found[name] for name in works}
 
+    def every(self, keys: Iterable[Key], work: Callable[..., Value]) -> dict[Key, Value]:
+        """What `work` gives for every key, each a part of its own; see `parts`.
+
+        Args:
+            keys: what the pieces of work differ in; a tuple's items are several arguments.
+            work: called with a key.
+        """
+        given = {key: key if isinstance(key, tuple) else (key,) for key in keys}
+        names = {key: ", ".join(map(str, words)) for key, words in given.items()}
+        if len(set(names.values())) < len(names):
+            raise ValueError(f"expected keys that read differently, got {', '.join(names.values())}; rename one")
+        found = self.parts({names[key]: partial(work, *words) for key, words in given.items()})
+        return {key: found[name] for key, name in names.items()}
+
     def _counted(self, work: Callable[[], Value]) -> tuple[Value, Cost]:
         """What a piece of work gives, and what it cost."""
         before, outside, begun = (self._done, self.trainings, self.steps), self.data, time.perf_counter()
@@ -304,10 +329,19 @@ def _elsewhere(report: Report, work: Callable[[], Value]) -> tuple[Value, Cost]:
     return report._counted(work)
 
 
-def _cell(value: object) -> float | str | None:
-    """A table's cell as JSON has it; what JSON does not have, as text."""
+def _cell(value: object, digits: int | None = None) -> float | str | None:
+    """A table's cell as JSON has it; what JSON does not have, as text.
+
+    >>> _cell(Estimate(0.25, (0.125, 0.375), 8), 1), _cell(0.125, 2), _cell(3, 1)
+    ('0.2 [0.1, 0.4]', 0.12, 3)
+    """
+    if isinstance(value, Estimate):
+        kind = ".3g" if digits is None else f".{digits}f"
+        return f"{value.value:{kind}}" + (
+            f" [{value.interval[0]:{kind}}, {value.interval[1]:{kind}}]" if value.interval else ""
+        )
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return None if not math.isfinite(value) else value if digits is None else round(value, digits)
     return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,18 +1,18 @@
-"""The usual pictures of claims: every seed as a dot, curves with bands, and what a net believes over a plane."""
+"""The usual pictures of claims: every seed as a dot, curves over seeds, and what a net believes over a plane."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.bench.pictures import BLUE, INK, ORANGE, blank, note, ramp
+from weft.bench.pictures import BLUE, INK, ORANGE, SOFT, blank, note, ramp
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["bands", "dots", "plane"]
+__all__ = ["bands", "curve", "dots", "dumbbells", "plane"]
 
 
 def dots(ax: Any, scores: Mapping[str, Any], colours: Mapping[str, str], *, chance: float) -> None:
@@ -48,6 +48,55 @@ def bands(ax: Any, at: ArrayLike, values: ArrayLike, colour: str, **line: Any) -
     values = np.asarray(values)
     ax.fill_between(at, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
     ax.plot(at, values.mean(0), color=colour, **line)
+
+
+def curve(
+    ax: Any,
+    at: ArrayLike,
+    values: ArrayLike,
+    colour: str,
+    style: str = "-",
+    *,
+    seeds: str = "o",
+    middle: Callable[..., Any] = np.mean,
+    **line: Any,
+) -> None:
+    """Every seed faintly, and their middle as a line.
+
+    Args:
+        ax: where.
+        at: along the axis.
+        values: shape (seeds, points).
+        colour: of all.
+        style: of the middle.
+        seeds: the style of each seed.
+        middle: of the seeds, as `np.mean` or `np.median`.
+        line: further looks of the middle.
+    """
+    values = np.asarray(values)
+    ax.plot(at, values.T, seeds, color=colour, alpha=0.35, markersize=3, linewidth=1)
+    ax.plot(at, middle(values, axis=0), style, color=colour, **{"markersize": 5, **line})
+
+
+def dumbbells(ax: Any, scores: Mapping[str, Mapping[str, ArrayLike]], colours: Mapping[str, str]) -> None:
+    """A row for each name: its kinds of scores as points on one line, the mean large and every seed small.
+
+    Args:
+        ax: where.
+        scores: by row, the first on top, and by kind: for each seed.
+        colours: of the kinds; the first is drawn largest, so that all are seen where they meet.
+    """
+    for row, kinds in enumerate(scores.values()):
+        means = [float(np.asarray(values).mean()) for values in kinds.values()]
+        ax.plot([min(means), max(means)], [row, row], color=SOFT, linewidth=2.2, alpha=0.5)
+        for place, (kind, colour) in enumerate(colours.items()):
+            values = np.reshape(kinds[kind], -1)
+            ax.plot(values, np.full(len(values), row), "o", color=colour, markersize=3, alpha=0.5)
+            ax.plot(values.mean(), row, "o", color=colour, markersize=10 - 2 * place, label=None if row else kind)
+    ax.set_yticks(range(len(scores)), list(scores))
+    ax.set(ylim=(len(scores) - 0.5, -0.5))
+    ax.grid(False, axis="y")
+    ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(colours), borderaxespad=0.2, markerscale=0.7)
 
 
 def plane(ax: Any, chance: Any, edge: float, x: Any, y: Any, some: int = 200) -> None:
