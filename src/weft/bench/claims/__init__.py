@@ -29,10 +29,19 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.bench.claims.claim import SCALES, Claim, Mutant, altered
-    from weft.bench.claims.estimates import Estimate, mean_of, mean_over, median_of, share_of
+    from weft.bench.claims.estimates import Estimate, exponents, mean_of, mean_over, median_of, resampled, share_of
     from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load, since
     from weft.bench.claims.judging import Figure, anew, shown, verdict_of
-    from weft.bench.claims.replicas import combinations, each_of, hits_of, least_losses, scores_of, searched, tuned
+    from weft.bench.claims.replicas import (
+        combinations,
+        each_of,
+        hits_of,
+        least_losses,
+        scores_of,
+        searched,
+        stacked,
+        tuned,
+    )
     from weft.bench.claims.running import caught, judge, reproduce
     from weft.bench.claims.telling import Report
     from weft.bench.claims.usual import bands, curve, dots, dumbbells, plane

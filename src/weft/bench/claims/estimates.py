@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.bench.statistics import FEWEST_POINTS, FEWEST_SEEDS, half_width, lacking
 
-__all__ = ["Estimate", "Margins", "mean_of", "mean_over", "median_of", "over", "rank", "share_of"]
+__all__ = ["Estimate", "Margins", "exponents", "mean_of", "mean_over", "median_of", "over", "rank"]
+__all__ += ["resampled", "share_of"]
 
 
 class Margins(TypedDict):
@@ -158,6 +159,35 @@ def over(margins: Margins) -> Estimate:
     found = Estimate(mean, None if half is None else (mean - half, mean + half), rows.size)
     found.scores, found.by, found.margins = tuple(scores.tolist()), mean_over.__name__, margins
     return found
+
+
+def resampled(values: ArrayLike, replicas: int) -> Estimate:
+    """The first of some values, within 95 % of the others: those of replicas drawn anew, with replacement.
+
+    References:
+        Efron, "Bootstrap methods: another look at the jackknife", Annals of Statistics 7, 1979.
+
+    Args:
+        values: of the replicas as they are, then of each draw of them.
+        replicas: how many there are.
+
+    >>> resampled([5.0, *range(41)], replicas=12)
+    Estimate(value=5.0, interval=(1.0, 39.0), replicas=12)
+    """
+    x = _replicas(values)
+    low, high = np.quantile(x[1:], [0.025, 0.975])
+    return Estimate(float(x[0]), (float(low), float(high)), replicas)
+
+
+def exponents(at: ArrayLike, values: ArrayLike) -> NDArray[np.float64]:
+    """The power of `at` that each row of values falls or rises with, by least squares on logarithms.
+
+    >>> exponents([1.0, 2.0, 4.0], [[1.0, 0.5, 0.25], [2.0, 2.0, 2.0]]).tolist()
+    [-1.0, 0.0]
+    """
+    along = np.log(np.asarray(at, dtype=float))
+    along = along - along.mean()
+    return np.asarray(np.log(np.asarray(values, dtype=float)) @ along / (along @ along))
 
 
 def _replicas(values: ArrayLike) -> NDArray[np.float64]:

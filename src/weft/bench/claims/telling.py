@@ -19,6 +19,8 @@ from weft.bench.fanout import pool
 from weft.report.digests import digest
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from weft.core.values import Json
     from weft.learner.estimator import Learner
 
@@ -128,6 +130,18 @@ class Report:
             margins=getattr(measured, "margins", None) if bounds and math.isfinite(value) else None,
         )
 
+    def worst(self, name: str, off: ArrayLike, *, most: float, unit: str = "", reference: str = "0") -> None:
+        """The furthest of all that should be nought, but for rounding or chance; judged as it is, without an interval.
+
+        Args:
+            name: what it is.
+            off: how far each is.
+            most: how far the furthest may be.
+            unit, reference: see `figure`.
+        """
+        furthest = float(np.abs(np.asarray(off, dtype=float)).max())
+        self.figure(name, furthest, reference=reference, unit=unit, most=most, exact=True)
+
     def not_run(self, name: str, *, reference: str = "", unit: str = "") -> None:
         """A figure of the paper that this scale does not reach."""
         self._told(name, reference=reference, unit=unit)
@@ -218,6 +232,31 @@ class Report:
         self.spend(trainings=len(learner.seeds_), steps=learner.n_steps_ * len(learner.seeds_))
         self._moved(begun + 1.0, what)
         return learner
+
+    def in_turn(
+        self,
+        learner: Learner,
+        tasks: Sequence[Sequence[Any]],
+        look: Callable[[Learner], Value],
+        what: str = "",
+        **columns: Any,
+    ) -> list[Value]:
+        """What is seen of a learner after each of some tasks, learned one after another; one part of the work.
+
+        Args:
+            learner: learns by `partial_fit(*rows, task=number, **columns)`.
+            tasks: the rows of each.
+            look: called with the learner after each task.
+            what: is shown.
+            columns: further arguments of `partial_fit`, such as `classes`.
+        """
+        seen = []
+        for number in self.each(range(len(tasks)), what):
+            self.saw(*tasks[number])
+            learner.partial_fit(*tasks[number], task=number, **columns)
+            seen.append(look(learner))
+        self.spend(trainings=len(learner.seeds_), steps=learner.n_steps_ * len(learner.seeds_))
+        return seen
 
     def each(self, items: Iterable[Item], what: str = "") -> Iterator[Item]:
         """The items, one after another, as one part of the work."""
