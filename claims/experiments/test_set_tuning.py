@@ -57,12 +57,7 @@ class TestSetTuning(Claim):
     )
     quick = {"seeds": 6, "settings": 32, "steps": 40, "draws": 200}
     full = {"seeds": 16, "settings": 256, "steps": 40, "draws": 1000}
-    mutant = Mutant(
-        what="validation rows that are the test's",
-        misses="chosen on validation",
-        names={"split": leaked},
-        setting={"draws": 50, "steps": 20},
-    )
+    mutant = Mutant(what="validation rows that are the test's", misses="chosen on validation", names={"split": leaked})
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         counts = [2**k for k in range(setting.settings.bit_length())]
@@ -76,15 +71,12 @@ class TestSetTuning(Claim):
         chance, digits, m = both["random labels"], both["digits"], counts[-1]
         theory = chance["expected"][:, -1].mean()
         maximum = {"reference": f"{theory:.2f}, the largest of {m} estimates", "near": theory, "within": theory / 5}
+        more = {"reference": "> 0", "least": 0.0}
         honest = {"reference": "0", "near": 0.0, "within": 1.0}
         for name, values, bounds in (
             (f"random labels: best of {m} by test score, over the true 50 %", chance["by test"], maximum),
             ("random labels: chosen on validation, over the true 50 %", chance["by validation"], honest),
-            (
-                f"digits: best of {m} by test score, over its accuracy on fresh rows",
-                digits["by test"],
-                {"reference": "> 0", "least": 0.0},
-            ),
+            (f"digits: best of {m} by test score, over its accuracy on fresh rows", digits["by test"], more),
             ("digits: chosen on validation, over its accuracy on fresh rows", digits["by validation"], honest),
         ):
             report.figure(name, mean_of(values[:, -1]), unit="points", **bounds)
@@ -97,12 +89,10 @@ class TestSetTuning(Claim):
         )
         with report.picture(
             "inflation",
-            alt="Two panels over the number of settings tried. The score of the setting with the best test score "
-            "rises above the truth, on random labels along the curve expected; chosen on validation it stays at the "
-            "truth.",
-            caption="How far the reported test score lies above the truth, when the setting with the best test score "
-            f"is reported, and when it is chosen on validation. Bands: the middle half of {len(seeds)} splits; test "
-            f"sets of {HELD} rows.",
+            alt="Over the number of settings tried, the score of the one with the best test score rises above the "
+            "truth, on random labels along the curve expected; chosen on validation it stays at the truth.",
+            caption="How far the reported score lies above the truth, where the setting with the best test score is "
+            f"taken and where it is chosen on validation. Bands: the middle half of {len(seeds)} splits.",
             panels=2,
             size=(9.6, 4.0),
         ) as axes:
@@ -117,15 +107,12 @@ class TestSetTuning(Claim):
 
 
 def sweep(x: Any, y: Any, rows: Any, seed: int, setting: Any, report: Report, what: str) -> Any:
-    """Nets of as many settings (learning rate and seed), trained at once; what each predicts for all rows."""
+    """What nets of many settings (learning rate and seed) predict for all rows."""
     random = np.random.default_rng([seed, 1])
-    grid = {
-        "optimizer__lr": (10 ** random.uniform(-3, -1, setting.settings)).tolist(),
-        "random_state": random.integers(2**31, size=setting.settings).tolist(),
-    }
-    nets = Classifier(
-        hidden=(32,), optimizer=Optimizer("adam", lr=0.01), replicas=grid, steps=setting.steps, batch_size=None
-    )
+    grid = {"optimizer__lr": (10 ** random.uniform(-3, -1, setting.settings)).tolist()}
+    grid["random_state"] = random.integers(2**31, size=setting.settings).tolist()
+    adam = Optimizer("adam", lr=0.01)
+    nets = Classifier(hidden=(32,), optimizer=adam, replicas=grid, steps=setting.steps, batch_size=None)
     report.fit(nets, x[rows], y[rows], what=what)
     return np.stack([nets.replica(k).predict(x) for k in range(setting.settings)])
 
@@ -149,7 +136,7 @@ def random_labels(seed: int, counts: list[int], setting: Any, report: Report) ->
 
 
 def true_labels(seed: int, counts: list[int], setting: Any, report: Report) -> dict[str, Any]:
-    """Likewise on digits; the truth is the accuracy on rows that no choice has seen, over many ways to deal the rows out."""
+    """Likewise on digits; the truth is the accuracy on rows no choice has seen, over many ways to deal them out."""
     x, y, (train, *held) = split(seed)
     right = sweep(x, y, train, seed, setting, report, "digits") == y
     random = np.random.default_rng([seed, 3])
