@@ -44,7 +44,7 @@ class Quadratics(Claim):
         "4, which is what its proof gives: 2 fails where curvatures differ in one direction by more than 1 + √2, "
         "and how often is told. So are times, and two wells, for which the paper claims nothing."
     )
-    quick = {"seeds": 6, "search": 50, "draws": 2_000, "starts": 100}
+    quick = {"seeds": 6, "search": 80, "draws": 2_000, "starts": 100}
     full = {"seeds": 32, "search": 200, "draws": 50_000, "starts": 1_000}
     mutant = Mutant(
         what="the arithmetic mean in the geometric one's place",
