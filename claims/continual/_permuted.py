@@ -18,13 +18,13 @@ from weft.strategies import EWC
 QUICK = {
     "tasks": 3,
     "rows": 2000,
-    "test": 1000,
+    "test": 500,
     "pixels": 14,
-    "width": 100,
+    "width": 50,
     "dropout": (0.0, 0.0),
-    "epochs": 8,
-    "batch": 50,
-    "rate": 0.01,
+    "epochs": 4,
+    "batch": 100,
+    "rate": 0.05,
 }
 FULL = {
     "tasks": 10,

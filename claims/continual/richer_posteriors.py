@@ -6,14 +6,26 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from _permuted import QUICK, SHORT, Tasks, learner, tuned
 
-from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
+from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.measures import average_accuracy, task_scores
 from weft.strategies import ERM, Laplace
 
 COLOURS = {"diagonal": ORANGE, "low rank": BLUE, "Kronecker": GREEN}
+
+
+class Uncorrelated(Laplace):
+    """A mutant: Kronecker factors of which the diagonals alone are kept."""
+
+    def measure(self, local: Any) -> Any:
+        precision, rows = super().measure(local)
+        layers = precision.get("layers", {}) if self.curvature == "kronecker" else {}
+        for factors in layers.values():
+            factors |= {side: torch.diag(torch.diagonal(factor)) for side, factor in factors.items()}
+        return precision, rows
 
 
 class RicherPosteriors(Claim):
@@ -34,15 +46,13 @@ class RicherPosteriors(Claim):
         "precision summed; strengths are chosen for each on rows held out. Full: ten tasks, five epochs each. The "
         "low-rank one is told, and run at the quick scale only: for nets of this size it costs the most."
     )
-    quick = {"seeds": 2, **QUICK, "strengths": [100.0, 300.0], "richer": [10.0, 30.0], "rank": 8}
+    quick = {"seeds": 6, **QUICK, "strengths": [30.0, 100.0], "richer": [1.0, 3.0], "rank": 2}
     full = {"seeds": 3, **SHORT, "strengths": [3.0, 10.0, 30.0, 100.0], "richer": [3.0, 10.0, 30.0], "rank": 0}
-    # The diagonal has its own strengths there too. With the Kronecker factors' the quick setting does not settle it:
-    # four seeds gave a gain of .5 points, between -1.3 and 2.4.
     mutant = Mutant(
-        what="a diagonal in the Kronecker factors' place",
+        what="Kronecker factors without their correlations",
         misses="Kronecker above diagonal",
-        names={"Laplace": altered(Laplace, curvature="diagonal")},
-        setting={"richer": [100.0, 300.0], "rank": 0},
+        names={"Laplace": Uncorrelated},
+        setting={"seeds": 12, "rank": 0},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
@@ -55,8 +65,10 @@ class RicherPosteriors(Claim):
             forms["low rank"] = (Laplace(curvature="low_rank", rank=setting.rank), setting.richer)
         report.plan(2 * len(forms) + 1)
         found, chosen = {}, {}
+        some = {"low rank": seeds[:2]}  # told only
         works = {
-            f"{name}, all": partial(tuned, data, *form, setting, seeds, report, name) for name, form in forms.items()
+            f"{name}, all": partial(tuned, data, *form, setting, some.get(name, seeds), report, name)
+            for name, form in forms.items()
         }
         for name, results in zip(forms, report.parts(works).values(), strict=True):
             found[name], _, chosen[name] = results
@@ -65,7 +77,7 @@ class RicherPosteriors(Claim):
         gain = mean_of(average["Kronecker"] - average["diagonal"])
         report.figure("Kronecker above diagonal", gain, unit="points", reference="> 0", least=0.5)
         for name, a in average.items():
-            report.figure(f"{name} below all tasks at once", mean_of(joint - a), unit="points")
+            report.figure(f"{name} below all tasks at once", mean_of(joint[: len(a)] - a), unit="points")
         if not setting.rank:
             report.not_run("low rank below all tasks at once", unit="points")
         report.table(

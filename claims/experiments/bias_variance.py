@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from weft import Learner
-from weft.bench.claims import Claim, Mutant, Report, altered, mean_of
+from weft.bench.claims import Claim, Mutant, Report, altered, mean_of, stacked
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.objectives import LeastSquares
 
 FEATURES, NOISE = 20, 1.0
+COLOURS = {"squared bias": ORANGE, "variance": BLUE, "squared error": GREEN}
 
 
 def design(rows: int, random: np.random.Generator) -> Any:
@@ -52,7 +53,7 @@ class BiasVariance(Claim):
         "within 4 of its standard errors of the closed form (one in 16,000 would not by chance), for every penalty "
         "and design."
     )
-    quick = {"seeds": 3, "sets": 1000, "rows": 40, "penalties": 13}
+    quick = {"seeds": 6, "sets": 1000, "rows": 40, "penalties": 13}
     full = {"seeds": 10, "sets": 20_000, "rows": 40, "penalties": 25}
     mutant = Mutant(
         what="a penalty of 1, whatever is asked for",
@@ -64,13 +65,12 @@ class BiasVariance(Claim):
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         penalties = [0.0, *np.geomspace(0.03, 1000, setting.penalties - 1)]
         report.plan(len(seeds) * len(penalties))
-        runs = [self.measure(seed, penalties, setting, report) for seed in seeds]
-        value, error, exact = (np.stack([run[key] for run in runs]) for key in ("value", "error", "exact"))
+        found = stacked(report.every(seeds, lambda seed: self.measure(seed, penalties, setting, report)).values())
+        value, error, exact = (found[key] for key in ("value", "error", "exact"))  # (designs, penalties, 3)
 
-        off = np.abs(value - exact) / error
-        for i, name in enumerate(("squared bias", "variance", "squared error")):
-            worst = f"{name}: furthest from the closed form, in standard errors"
-            report.figure(worst, off[..., i].max(), reference="0", most=4.0, exact=True)
+        for i, name in enumerate(COLOURS):
+            off = (value[..., i] - exact[..., i]) / error[..., i]
+            report.worst(f"{name}: furthest from the closed form, in standard errors", off, most=4.0)
         report.figure("least squares' squared bias", mean_of(value[:, 0, 0]), reference="0", near=0.0, within=0.01)
         best = int(exact[..., 2].mean(0).argmin())
         gain = value[:, 0, 2] - value[:, best, 2]
@@ -84,9 +84,10 @@ class BiasVariance(Claim):
             f"The first design: measured over {setting.sets:,} data sets, and in closed form",
             ["ridge", *(f"{n}, {how}" for n in ("bias²", "variance", "error") for how in ("measured", "exact"))],
             [
-                [r, *np.column_stack([v, e]).reshape(-1).round(5).tolist()]
+                [float(f"{r:.3g}"), *np.column_stack([v, e]).reshape(-1)]
                 for r, v, e in zip(penalties, value[0], exact[0], strict=True)
             ],
+            digits=5,
         )
         with report.picture(
             "decomposition",
@@ -95,7 +96,7 @@ class BiasVariance(Claim):
             caption="Lines: the closed form. Points: measured over resampled data; those at 0 are least squares.",
             size=(7.6, 4.2),
         ) as ax:
-            draw(ax, runs[0]["problem"], penalties, value[0])
+            draw(ax, [found[key][0] for key in ("x", "at", "truth")], penalties, value[0])
 
     def measure(self, seed: int, penalties: list[float], setting: Any, report: Report) -> dict[str, Any]:
         """One design: bias, variance and error by penalty, over data sets that differ in their noise."""
@@ -111,12 +112,9 @@ class BiasVariance(Claim):
             found.append(measured(fitted.predict(at), at @ truth, fresh))
         report.spend(trainings=len(penalties) * (setting.sets - 1))
         exact = np.array([closed_form(x, at, truth, ridge) for ridge in penalties])
-        return {
-            "value": np.array(found)[..., 0],
-            "error": np.array(found)[..., 1],
-            "exact": np.column_stack([exact, exact.sum(1) + NOISE**2]),
-            "problem": (x, at, truth),
-        }
+        value, error = np.moveaxis(found, -1, 0)
+        exact = np.column_stack([exact, exact.sum(1) + NOISE**2])
+        return {"value": value, "error": error, "exact": exact, "x": x, "at": at, "truth": truth}
 
 
 def measured(predicted: Any, truth: Any, fresh: Any) -> list[tuple[float, float]]:
@@ -125,19 +123,12 @@ def measured(predicted: Any, truth: Any, fresh: Any) -> list[tuple[float, float]
     off = predicted.mean(1) - truth
     around = (predicted - predicted.mean(1, keepdims=True)) * np.sqrt(sets / (sets - 1))
     spread = (around**2).mean(0)  # for each data set, over points
-    lean = (around * off[:, None]).mean(0)
     squares = ((predicted - fresh) ** 2).mean(0)
-
-    def error(values: Any) -> float:
-        return float(values.std(ddof=1) / np.sqrt(sets))
-
     # The mean prediction has a variance of its own, which adds itself to the squared bias.
     own = spread.mean() / sets
-    return [
-        (float((off**2).mean() - own), 2 * error(lean) + np.sqrt(2.0) * own),
-        (float(spread.mean()), error(spread)),
-        (float(squares.mean()), error(squares)),
-    ]
+    lean, *errors = (v.std(ddof=1) / np.sqrt(sets) for v in ((around * off[:, None]).mean(0), spread, squares))
+    values = ((off**2).mean() - own, spread.mean(), squares.mean())
+    return list(zip(values, (2 * lean + np.sqrt(2.0) * own, *errors), strict=True))
 
 
 def draw(ax: Any, problem: Any, penalties: list[float], value: Any) -> None:
@@ -146,7 +137,7 @@ def draw(ax: Any, problem: Any, penalties: list[float], value: Any) -> None:
     exact = np.array([closed_form(*problem, ridge) for ridge in fine])
     lines = np.column_stack([exact, exact.sum(1) + NOISE**2])
     where = np.array([0.01, *penalties[1:]])  # least squares stands at the left edge
-    for i, (name, colour) in enumerate((("squared bias", ORANGE), ("variance", BLUE), ("squared error", GREEN))):
+    for i, (name, colour) in enumerate(COLOURS.items()):
         ax.plot(fine, lines[:, i], color=colour)
         ax.plot(where, value[:, i], "o", color=colour, markersize=4.5)
         at_x = (40, 0.03, 0.03)[i]
@@ -154,7 +145,6 @@ def draw(ax: Any, problem: Any, penalties: list[float], value: Any) -> None:
     ax.axhline(NOISE**2, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
     note(ax, 0.012, NOISE**2 - 0.04, "noise", INK, va="top")
     ax.set(xscale="log", ylim=(0, float(lines[:, 2].max()) * 1.12), xlim=(0.0085, 1100))
+    ax.set(xlabel="ridge penalty", ylabel="mean over test points")
     ax.set_xticks([0.01, 0.1, 1, 10, 100, 1000], ["0", "0.1", "1", "10", "100", "1,000"])
     ax.minorticks_off()
-    ax.set_xlabel("ridge penalty")
-    ax.set_ylabel("mean over test points")

@@ -9,7 +9,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from weft import Learner
-from weft.bench.claims import Claim, Mutant, Report, altered, mean_over
+from weft.bench.claims import Claim, Mutant, Report, altered, bands, mean_over
 from weft.bench.pictures import GREEN, INK, ORANGE, note
 from weft.core.random import key_of
 from weft.data import sinusoids
@@ -18,7 +18,8 @@ from weft.sources import Episodes
 from weft.strategies import MAML
 
 SHOTS = (5, 10, 20)
-PAPER = {5: "1.13", 10: "0.77", 20: "0.48"}
+PAPER = {5: 1.13, 10: 0.77, 20: 0.48}
+COLOURS = {"MAML": GREEN, "pretrained": ORANGE}
 QUERIES = 50
 ALPHA = 0.02  # weft's loss is half the squared error, so this is the paper's .01
 RATES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)  # among which the pretrained net's step is chosen
@@ -42,18 +43,18 @@ class Sinusoids(Claim):
         "iterations; fewer are run here, with K = 10, so the error at K = 10 may be half as large again as the "
         "reference at the full setting, and is not compared at the quick one."
     )
-    quick = {"seeds": 2, "steps": 1500, "tasks": 300}
+    quick = {"seeds": 2, "steps": 800, "tasks": 100}
     full = {"seeds": 3, "steps": 15_000, "tasks": 1000}
     mutant = Mutant(
         what="no inner step: MAML is pretraining",
         misses="MAML's error as a share",
         names={"MAML": altered(MAML, inner_steps=0)},
-        setting={"tasks": 100},
+        setting={"steps": 200},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         report.plan(2)
-        nets = {}
+        nets: dict[str, list[Any]] = {}
         for name, strategy in (("MAML", MAML(inner_lr=ALPHA)), ("pretrained", MAML(inner_steps=0))):
             learner = Learner(
                 Regression(hidden=(40, 40)),
@@ -66,77 +67,65 @@ class Sinusoids(Claim):
             report.fit(learner, Episodes(sinusoids, tasks=25, shots=10), what=name)
             nets[name] = [learner.replica(k) for k in range(len(seeds))]
 
-        errors: dict[tuple[str, int], Any] = {}
+        errors: dict[tuple[str, int], Any] = {}  # (seeds, tasks, gradient steps)
         for shots in SHOTS:
-            tuned = [
-                (np.mean([errors_of(n, TUNING, 100, shots, r)[:, 1] for n in nets["pretrained"]]), r) for r in RATES
-            ]
-            for name, rate in (("MAML", ALPHA), ("pretrained", min(tuned)[1])):
+            tried = {r: np.mean([errors_of(n, TUNING, 100, shots, r)[:, 1] for n in nets["pretrained"]]) for r in RATES}
+            for name, rate in (("MAML", ALPHA), ("pretrained", min(RATES, key=tried.__getitem__))):
                 found = [errors_of(net, TEST, setting.tasks, shots, rate, steps=10) for net in nets[name]]
-                errors[name, shots] = np.stack(found)  # (seeds, tasks, gradient steps)
+                errors[name, shots] = np.stack(found)
         for shots in SHOTS:
-            report.figure(
-                f"K = {shots}: MAML's error as a share of the pretrained net's",
-                mean_over(errors["MAML", shots][..., 1], errors["pretrained", shots][..., 1]),
-                most=0.75,
-            )
-        for shots in SHOTS:
-            name = f"K = {shots}: MSE after one step, MAML"
+            one, other = errors["MAML", shots][..., 1], errors["pretrained", shots][..., 1]
+            share = mean_over(one, beside=other)
+            report.figure(f"K = {shots}: MAML's error as a share of the pretrained net's", share, most=0.75)
+            bound = 1.5 * PAPER[shots] if setting.scale == "full" and shots == 10 else None
             reference = f"{PAPER[shots]} after 70,000 iterations"
-            bound = 1.5 * float(PAPER[shots]) if setting.scale == "full" and shots == 10 else None
-            report.figure(name, mean_over(errors["MAML", shots][..., 1]), reference=reference, most=bound)
-            report.figure(f"K = {shots}: the same, pretrained", mean_over(errors["pretrained", shots][..., 1]))
+            report.figure(f"K = {shots}: MSE after one step, MAML", mean_over(one), reference=reference, most=bound)
+            report.figure(f"K = {shots}: the same, pretrained", mean_over(other))
         if setting.scale == "quick":
             report.not_run("K = 10: MSE within half of the paper's", reference="0.77")
+        steps = (0, 1, 2, 5, 10)
         report.table(
             "Mean squared error by gradient steps, mean over seeds",
-            ["net", "K", *(f"{s} steps" for s in (0, 1, 2, 5, 10))],
-            [
-                [name, k, *(round(float(e[..., s].mean()), 3) for s in (0, 1, 2, 5, 10))]
-                for (name, k), e in errors.items()
-            ],
+            ["net", "K", *(f"{s} steps" for s in steps)],
+            [[name, k, *(e[..., s].mean() for s in steps)] for (name, k), e in errors.items()],
+            digits=3,
         )
         with report.picture(
             "sinusoids",
             alt="Left: a sinusoid, ten points of it, and two fits: after one step MAML's is nearer to the curve than "
-            "the pretrained net's. Right: the error over gradient steps falls at once for MAML and slowly for the "
-            "other.",
-            caption="A new sinusoid (dashed) and ten of its points: what one gradient step makes of each net, and "
-            "dotted what MAML's net is before. Right: the error on new sinusoids by the number of gradient steps, K "
-            "= 10; bands span the seeds.",
+            "the pretrained net's. Right: the error over gradient steps falls at once for MAML, slowly for the other.",
+            caption="A new sinusoid (dashed) and ten of its points: what one gradient step makes of each net, dotted "
+            "what MAML's is before. Right: the error on new sinusoids by gradient steps, K = 10; bands span the seeds.",
             panels=2,
             size=(10.4, 3.9),
             width_ratios=(1.25, 1),
         ) as (left, right):
             example(left, nets)
-            for (name, colour), height in zip((("MAML", GREEN), ("pretrained", ORANGE)), (0.12, 0.2), strict=True):
+            for (name, colour), height in zip(COLOURS.items(), (0.12, 0.2), strict=True):
                 e = errors[name, 10].mean(1)
-                right.fill_between(range(11), e.min(0), e.max(0), color=colour, alpha=0.2, linewidth=0)
-                right.plot(range(11), e.mean(0), color=colour, marker="o", markersize=4)
+                bands(right, range(11), e, colour, marker="o", markersize=4)
                 note(right, 10, e.mean(0)[-1] + height, name, colour, ha="right", va="bottom")
             right.axvline(1, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-            right.set(xlabel="gradient steps", ylabel="mean squared error", ylim=(0, None), xlim=(0, 10))
-            right.set_title("new sinusoids, 10 points each")
+            right.set(title="new sinusoids, 10 points each", xlabel="gradient steps", ylabel="mean squared error")
+            right.set(xlim=(0, 10), ylim=(0, None))
 
 
 def adapted(net: Learner, x: Any, y: Any, at: Any, rate: float, steps: int) -> Any:
     """Predictions at `at` after 0, 1, ..., `steps` gradient steps on the points (x, y): shape (steps + 1, rows)."""
-    objective = net.objective_
+    objective, params = net.objective_, net.training_.runs[0][1].params
 
     def loss(p: Any) -> Any:
         return functional_call(objective, p, ({"x": x, "y": y},)).losses.mean()
 
-    params = net.training_.runs[0][1].params
-    answers = [functional_call(objective.net, _of_net(params), (at,))]
+    def answer(p: Any) -> Any:
+        return functional_call(objective.net, {name.removeprefix("net."): v for name, v in p.items()}, (at,))
+
+    answers = [answer(params)]
     for _ in range(steps):
         slope = grad(loss)(params)
         params = {name: p - rate * slope[name] for name, p in params.items()}
-        answers.append(functional_call(objective.net, _of_net(params), (at,)))
+        answers.append(answer(params))
     return torch.stack(answers).squeeze(-1)
-
-
-def _of_net(params: Any) -> Any:
-    return {name.removeprefix("net."): p for name, p in params.items()}
 
 
 def errors_of(net: Learner, first: int, tasks: int, shots: int, rate: float, steps: int = 1) -> Any:
@@ -149,19 +138,13 @@ def errors_of(net: Learner, first: int, tasks: int, shots: int, rate: float, ste
 
 def example(ax: Any, nets: dict[str, Any]) -> None:
     """One task, amplitude 4 and phase 1, with ten points in its right half."""
-    grid = torch.linspace(-5, 5, 200)[:, None]
-    x = torch.linspace(0.3, 4.7, 10)[:, None]
-
-    def wave(t: Any) -> Any:
-        return 4 * torch.sin(t - 1)
-
-    ax.plot(grid, wave(grid), color=INK, linewidth=1.4, linestyle=(0, (4, 3)))
-    for name, colour in (("pretrained", ORANGE), ("MAML", GREEN)):
-        before, after = adapted(nets[name][0], x, wave(x), grid, ALPHA, 1)
-        if name == "MAML":
-            ax.plot(grid, before, color=colour, linewidth=1.2, linestyle=(0, (1, 2)))
+    grid, x = torch.linspace(-5, 5, 200)[:, None], torch.linspace(0.3, 4.7, 10)[:, None]
+    truth, y = 4 * torch.sin(grid - 1), 4 * torch.sin(x - 1)
+    ax.plot(grid, truth, color=INK, linewidth=1.4, linestyle=(0, (4, 3)))
+    for name, colour in COLOURS.items():
+        before, after = adapted(nets[name][0], x, y, grid, ALPHA, 1)
+        ax.plot(grid, before, color=colour, linewidth=1.2, linestyle=(0, (1, 2)), alpha=float(name == "MAML"))
         ax.plot(grid, after, color=colour, label=f"{name}, after one step")
-    ax.plot(x, wave(x), "o", color=INK, markersize=6)
+    ax.plot(x, y, "o", color=INK, markersize=6)
     ax.legend(loc="lower right")
-    ax.set(xlim=(-5, 5), ylim=(-6.6, 5), xlabel="x", ylabel="y")
-    ax.set_title("one new sinusoid")
+    ax.set(title="one new sinusoid", xlim=(-5, 5), ylim=(-6.6, 5), xlabel="x", ylabel="y")

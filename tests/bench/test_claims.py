@@ -36,6 +36,7 @@ from weft.bench.claims import (
     verdict_of,
 )
 from weft.bench.pictures import canvas, svg
+from weft.bench.statistics import half_width, interval
 from weft.commands.claims import register
 from weft.report.digests import BY_HAND, EARLIER, standing
 
@@ -198,15 +199,35 @@ def test_a_figure_keeps_every_score_and_is_judged_anew_by_them():
     report.figure("table", mean_over([[1.0, 2.0], [3.0, 4.0]]), least=0)
     found = report.figures
     assert [f["scores"] for f in found] == [scores, scores, [1.0, 0.0, 1.0], [1.5, 3.5]]
-    assert [f["by"] for f in found] == ["mean_of", "median_of", "share_of", ""]
+    assert [f["by"] for f in found] == ["mean_of", "median_of", "share_of", "mean_over"]
     for figure in found:
         assert anew(figure) == figure
-        assert anew({**figure, "interval": None, "verdict": "holds", "measured": 0.0})["measured"] == (
-            figure["measured"] if figure["by"] else 0.0
-        ), "of the scores, not of what was concluded from them"
+        again = anew({**figure, "interval": None, "verdict": "holds", "measured": 0.0})
+        assert again["measured"] == figure["measured"], "of the scores, not of what was concluded from them"
     report.figure("diverged", mean_of([1.0, np.nan]), least=0.5)
     assert report.figures[-1]["scores"] == [1.0, None]
     assert report.figures[-1]["verdict"] == "fails"
+
+
+@pytest.mark.parametrize("kind", ["mean", "share", "ratio"])
+def test_an_interval_over_seeds_and_points_is_made_anew_of_what_was_kept(kind, monkeypatch):
+    random = np.random.default_rng(0)
+    x, y = random.normal(3, 1, (6, 50)), random.normal(5, 1, (6, 50))
+    table = 100.0 * (x > 3) if kind == "share" else x
+    report = Report()
+    report.figure("told", mean_over(table))
+    report.figure("table", mean_over(table, y if kind == "ratio" else None), least=0.0)
+    told, figure = json.loads(json.dumps(report.figures))
+    assert told["margins"] is None, "what is not judged needs none"
+    assert len(figure["margins"]["counts"]) <= (7 if kind == "share" else 50), "points that are alike are kept once"
+    assert anew(figure) == figure == report.figures[1]
+    lost = {**figure, "interval": None, "measured": 0.0, "verdict": "fails"}
+    assert anew(lost) == figure
+    low, high = interval(table if kind != "ratio" else (x + (x.mean() / y.mean()) * (y.mean() - y)) / y.mean())
+    assert figure["interval"] == pytest.approx([low, high], rel=1e-12)
+    monkeypatch.setattr("weft.bench.claims.estimates.half_width", lambda *given: 2 * half_width(*given))
+    wide = anew(figure)["interval"]
+    assert wide[1] - wide[0] == pytest.approx(2 * (high - low)), "other code, another interval"
 
 
 def test_results_of_earlier_versions_keep_their_verdicts():
@@ -621,6 +642,19 @@ def test_a_kept_result_is_judged_anew_without_training(folder, tmp_path, monkeyp
         judge("other", tmp_path)
 
 
+def test_judging_says_which_intervals_it_cannot_make_anew(folder, tmp_path):
+    own = COIN.replace("mean_of(heads)", "float(np.mean(heads)), interval=(0.49, 0.51)")
+    (folder / "coin.py").write_text(own)
+    reproduce(folder / "coin.py", out=tmp_path)
+    ran = command("reproduce", "coin", "--judge", "--folder", folder, "--out", tmp_path)
+    assert "judged by intervals as they were kept, not made anew: heads" in ran.output
+    assert last("coin", tmp_path)["judged"]["intervals_as_kept"] == ["heads"]
+    (folder / "coin.py").write_text(COIN)
+    reproduce(folder / "coin.py", out=tmp_path)
+    ran = command("reproduce", "coin", "--judge", "--folder", folder, "--out", tmp_path)
+    assert "as they were kept" not in ran.output
+
+
 def test_data_are_told_apart_by_their_bytes():
     def seen(*data):
         report = Report()
@@ -736,7 +770,12 @@ def test_parts_are_shared_out_among_processes_and_the_result_is_the_same(tmp_pat
         assert together[key] == alone[key], key
     for key in ("parts", "data", "weft", "claim"):
         assert together["digests"][key] == alone["digests"][key], key
-    assert {k: v for k, v in together["budget"].items() if k != "seconds"} == {"trainings": 6, "steps": 30}
+    assert {k: v for k, v in together["budget"].items() if k != "seconds"} == {
+        "trainings": 6,
+        "steps": 30,
+        "processes": 2,
+    }
+    assert alone["budget"]["processes"] == 1
     assert not parts.exists()
 
     (tmp_path / "stop").touch()
@@ -748,6 +787,17 @@ def test_parts_are_shared_out_among_processes_and_the_result_is_the_same(tmp_pat
     assert reproduce(tmp_path / "shared.py", out=tmp_path / "out", workers=2)["figures"] == alone["figures"]
     begun = {f"of {line.split()[0]}" for line in pids.read_text().splitlines()}
     assert begun == {"of 8", "of 12", "of 16"} - kept, "what was kept is not done again"
+
+
+def test_workers_that_gain_nothing_are_told(folder, tmp_path):
+    told = "--workers 2 gained nothing for want of parts to share out: coin"
+    ask = ("--folder", folder, "--out", tmp_path)
+    assert told in command("reproduce", "coin", "--workers", 2, *ask).output.splitlines()
+    assert "gained nothing" not in command("reproduce", "coin", *ask).output
+    for other in ("--judge", "--mutant"):
+        ran = command("reproduce", "coin", other, "--workers", 2, *ask)
+        assert ran.exit_code == 1, "it would be one process, whatever is asked for"
+        assert "expected one of --judge, --mutant and a run with --full, --seeds or --workers" in ran.output
 
 
 # --- what claims have in common -----------------------------------------------------------------------

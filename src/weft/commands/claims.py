@@ -102,8 +102,10 @@ def reproduce(
     with told(debug):
         if quick and full:
             raise ValueError("expected --quick or --full, got both; leave one out")
-        if judge + mutant + (full or seeds is not None) > 1:
-            raise ValueError("expected one of --judge, --mutant and a run with --full or --seeds, got several")
+        if judge + mutant + (full or seeds is not None or workers > 1) > 1:
+            raise ValueError(
+                "expected one of --judge, --mutant and a run with --full, --seeds or --workers, got several"
+            )
         if bool(names) == everything:
             got = "both" if names else "neither"
             raise ValueError(f"expected names of claims or --all, got {got}; weft claims lists them")
@@ -121,6 +123,9 @@ def reproduce(
         results, errors = _run(
             chosen, _job(judge, mutant, "full" if full else "quick", seeds, workers, out), out, quiet=json, debug=debug
         )
+        alone = [result["name"] for result in results if workers > 1 and result["budget"]["processes"] == 1]
+        if alone:
+            say(f"--workers {workers} gained nothing for want of parts to share out: {', '.join(alone)}")
         if json:
             print_json({"claims": results, "errors": errors})
         elif len(chosen) > 1:
@@ -224,6 +229,9 @@ def _print_result(result: Json, out: Path) -> None:
         f"budget: {budget['seconds']:.1f} s, {budget['trainings']:,} trainings, {budget['steps']:,} steps, "
         f"{len(result['seeds'])} seeds, {result['scale']} setting"
     )
+    if result.get("judged", {}).get("intervals_as_kept"):
+        names = "; ".join(result["judged"]["intervals_as_kept"])
+        screen.print(Text(printable(f"judged by intervals as they were kept, not made anew: {names}")))
     concluded = Text("verdict: ").append(result["verdict"], style=_STYLES[result["verdict"]])
     screen.print(concluded.append(f". {printable(result['why'])}"))
     if "mutant" in result:

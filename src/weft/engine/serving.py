@@ -1,7 +1,7 @@
 """Which draws of a module are its rows': learned by running it once more, not guessed from shapes.
 
 A call of `nn.Dropout` or `torch.randn` does not say which of its axes are rows. The first time, a module is
-run again on twice the rows, and the axis that doubles is theirs. A draw that has none (DropConnect's, of
+run again on half or twice the rows, and the axis that doubles is theirs. A draw that has none (DropConnect's, of
 weights) is shared by all rows. Where the axis holds several positions of each row, as after
 `x.reshape(n * t, d)`, those of a row must follow each other: rows outermost.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +21,8 @@ from weft.core.random import key_of, keyed
 from weft.engine.ambient import Axes, ambient
 
 __all__ = ["learn", "serving"]
+
+FEW = 64
 
 _DRAWLESS = ("linear", "activation", "conv", "container", "flatten", "normalization", "pooling", "padding", "sparse")
 _without_draws: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -67,11 +70,16 @@ def learn(
 
 def _axes_of(ask: Callable[..., object], args: Sequence[object], rows: Tensor) -> Axes:
     """The axes of the rows in the draws of `ask(*args)`, found by asking on twice the rows."""
-    n, key = len(rows), key_of(0, device=rows.device)
-    once = _shapes(ask, args, key)
-    if not once:
-        return {}
-    twice = _shapes(ask, pytree.tree_map(lambda leaf: _doubled(leaf, n), tuple(args)), key)
+    n = len(rows) if len(rows) <= FEW else len(rows) // 2  # many are not doubled: memory was planned for them
+
+    def shapes(size: int) -> dict[int, tuple[int, ...]]:
+        given = pytree.tree_map(partial(_sized, rows=len(rows), size=size), tuple(args))
+        with torch.no_grad(), keyed(key_of(0, rows.device)), ambient() as watching:
+            ask(*given)
+        return watching.shapes
+
+    once = shapes(n)
+    twice = shapes(2 * n) if once else {}
     if once.keys() != twice.keys():
         raise ValueError(
             f"expected a forward that draws as often for {2 * n} rows as for {n}, got {len(twice)} random calls and "
@@ -80,16 +88,11 @@ def _axes_of(ask: Callable[..., object], args: Sequence[object], rows: Tensor) -
     return {call: _axis(once[call], twice[call], n) for call in once}
 
 
-def _shapes(ask: Callable[..., object], args: Sequence[object], key: Tensor) -> dict[int, tuple[int, ...]]:
-    with torch.no_grad(), keyed(key), ambient() as watching:
-        ask(*args)
-    return watching.shapes
-
-
-def _doubled(leaf: object, rows: int) -> object:
+def _sized(leaf: object, rows: int, size: int) -> object:
+    """What is as long as the rows, with another number of them."""
     if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == rows:
-        return torch.cat([leaf, leaf])
-    return 2 * rows if isinstance(leaf, int) and leaf == rows and not isinstance(leaf, bool) else leaf
+        return leaf[:size] if size <= rows else torch.cat([leaf, leaf])
+    return size if isinstance(leaf, int) and leaf == rows and not isinstance(leaf, bool) else leaf
 
 
 def _axis(once: tuple[int, ...], twice: tuple[int, ...], rows: int) -> tuple[int, int] | None:

@@ -29,7 +29,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.bench.claims.claim import SCALES, Claim, Mutant, altered
-    from weft.bench.claims.estimates import Estimate, mean_of, mean_over, median_of, share_of
+    from weft.bench.claims.estimates import Estimate, exponents, mean_of, mean_over, median_of, resampled, share_of
     from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load, since
     from weft.bench.claims.judging import Figure, anew, shown, verdict_of
     from weft.bench.claims.replicas import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         middle_of,
         scores_of,
         searched,
+        stacked,
         swept,
         told,
         tuned,

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.bench.statistics import FEWEST_POINTS, FEWEST_SEEDS, half_width, interval, lacking
+from weft.bench.statistics import FEWEST_POINTS, FEWEST_SEEDS, half_width, lacking
 
-__all__ = ["Estimate", "mean_of", "mean_over", "median_of", "rank", "share_of"]
+__all__ = ["Estimate", "Margins", "exponents", "mean_of", "mean_over", "median_of", "over", "rank"]
+__all__ += ["resampled", "share_of"]
+
+
+class Margins(TypedDict):
+    """What an interval over seeds and test points is made of: the means of a table's rows and of its columns.
+
+    Attributes:
+        seeds: the mean of each row; then, where there is one, of the table beside it.
+        points: likewise of each column; those that are alike are here once.
+        counts: how often each is there.
+    """
+
+    seeds: list[list[float]]
+    points: list[list[float]]
+    counts: list[int]
 
 
 class _Measured(NamedTuple):
@@ -38,6 +53,7 @@ class Estimate(_Measured):
 
     scores: tuple[float, ...] = ()
     by: str = ""
+    margins: Margins | None = None  # where test points vary too
 
 
 def scored(estimate: Callable[[ArrayLike], Estimate]) -> Callable[[ArrayLike], Estimate]:
@@ -121,14 +137,61 @@ def mean_over(table: ArrayLike, beside: ArrayLike | None = None) -> Estimate:
     Estimate(value=0.5, interval=(0.5, 0.5), replicas=5)
     """
     x = np.asarray(table, dtype=float)
-    y = np.ones_like(x) if beside is None else np.asarray(beside, dtype=float)
+    y = x if beside is None else np.asarray(beside, dtype=float)
     if x.ndim != 2 or x.shape != y.shape or not x.size:
         raise ValueError(f"expected tables of one shape (seeds, points), got {x.shape} and {y.shape}")
-    ratio = float(x.mean() / y.mean())
-    between = interval(ratio + (x - ratio * y) / y.mean()) if np.isfinite(ratio) else None
-    found = Estimate(ratio, between, len(x))
-    found.scores = tuple((x.mean(1) / y.mean(1)).tolist())
+    tables = np.stack([x] if beside is None else [x, y])
+    if not np.isfinite(tables).all():  # a replica that has diverged: no mean, and nothing to make it anew of
+        found = Estimate(float(np.nan), None, len(x))
+        found.scores = tuple((x.mean(1) if beside is None else x.mean(1) / y.mean(1)).tolist())
+        return found
+    points, counts = np.unique(tables.mean(1), axis=1, return_counts=True)
+    return over({"seeds": tables.mean(2).tolist(), "points": points.tolist(), "counts": counts.tolist()})
+
+
+def over(margins: Margins) -> Estimate:
+    """What `mean_over` says of a table, or of two, by their margins alone."""
+    rows, columns = np.array(margins["seeds"]), np.repeat(margins["points"], margins["counts"], axis=1)
+    mean, scores = float(rows[0].mean()), rows[0]
+    if len(rows) == 1:
+        rows, columns = rows[0], columns[0]
+    else:
+        below = rows[1].mean()
+        mean, scores = float(mean / below), rows[0] / rows[1]
+        rows, columns = (mean + (part[0] - mean * part[1]) / below for part in (rows, columns))
+    half = None if lacking(rows.size, columns.size) else float(half_width(rows, columns, 0.05))
+    found = Estimate(mean, None if half is None else (mean - half, mean + half), rows.size)
+    found.scores, found.by, found.margins = tuple(scores.tolist()), mean_over.__name__, margins
     return found
+
+
+def resampled(values: ArrayLike, replicas: int) -> Estimate:
+    """The first of some values, within 95 % of the others: those of replicas drawn anew, with replacement.
+
+    References:
+        Efron, "Bootstrap methods: another look at the jackknife", Annals of Statistics 7, 1979.
+
+    Args:
+        values: of the replicas as they are, then of each draw of them.
+        replicas: how many there are.
+
+    >>> resampled([5.0, *range(41)], replicas=12)
+    Estimate(value=5.0, interval=(1.0, 39.0), replicas=12)
+    """
+    x = _replicas(values)
+    low, high = np.quantile(x[1:], [0.025, 0.975])
+    return Estimate(float(x[0]), (float(low), float(high)), replicas)
+
+
+def exponents(at: ArrayLike, values: ArrayLike) -> NDArray[np.float64]:
+    """The power of `at` that each row of values falls or rises with, by least squares on logarithms.
+
+    >>> exponents([1.0, 2.0, 4.0], [[1.0, 0.5, 0.25], [2.0, 2.0, 2.0]]).tolist()
+    [-1.0, 0.0]
+    """
+    along = np.log(np.asarray(at, dtype=float))
+    along = along - along.mean()
+    return np.asarray(np.log(np.asarray(values, dtype=float)) @ along / (along @ along))
 
 
 def _replicas(values: ArrayLike) -> NDArray[np.float64]:

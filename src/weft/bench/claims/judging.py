@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypedDict
 
-from weft.bench.claims.estimates import Estimate, mean_of, median_of, share_of
+from weft.bench.claims.estimates import Estimate, Margins, mean_of, median_of, over, share_of
 
 if TYPE_CHECKING:
     from weft.core.values import Json
 
-__all__ = ["FAILS", "HOLDS", "NOT_RUN", "NOT_SETTLED", "Figure", "anew", "concluded", "judged", "shown", "verdict_of"]
+__all__ = [
+    "FAILS",
+    "HOLDS",
+    "NOT_RUN",
+    "NOT_SETTLED",
+    "Figure",
+    "anew",
+    "as_kept",
+    "concluded",
+    "judged",
+    "shown",
+    "verdict_of",
+]
 
 HOLDS, FAILS, NOT_SETTLED, NOT_RUN = "holds", "fails", "not settled", "not run at this scale"
 ESTIMATES = {estimate.__name__: estimate for estimate in (mean_of, median_of, share_of)}
@@ -30,6 +42,7 @@ class Figure(TypedDict):
     exact: bool
     by: str
     scores: list[float | None]
+    margins: Margins | None
 
 
 def judged(
@@ -66,10 +79,22 @@ def anew(figure: Figure) -> Figure:
     scores = [math.nan if s is None else s for s in figure["scores"]]
     between = figure["interval"]
     interval = (between[0], between[1]) if between else None
-    found = ESTIMATES[figure["by"]](scores) if figure["by"] else Estimate(figure["measured"], interval, len(scores))
+    margins = figure.get("margins")
+    if margins:
+        found = over(margins)
+    elif figure["by"]:
+        found = ESTIMATES[figure["by"]](scores)
+    else:
+        found = Estimate(figure["measured"], interval, len(scores))
     verdict = judged(found.value, found.interval, figure["least"], figure["most"], exact=figure["exact"])
     ends = list(found.interval) if found.interval and all(map(math.isfinite, found.interval)) else None
     return {**figure, "measured": found.value, "interval": ends, "verdict": verdict}
+
+
+def as_kept(figure: Figure) -> bool:
+    """Whether a figure can be judged anew by the interval that was kept alone, since what it was made of was not."""
+    judged_by = figure["least"] is not None or figure["most"] is not None
+    return judged_by and figure["interval"] is not None and not figure["by"] and not figure.get("margins")
 
 
 def verdict_of(figure: Json | Figure) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "middle_of",
     "scores_of",
     "searched",
+    "stacked",
     "swept",
     "told",
     "tuned",
@@ -54,6 +55,16 @@ def scores_of(learner: Learner, *rows: Any, lost: float) -> NDArray[Any]:
 def hits_of(learner: Learner, x: Any, y: Any) -> NDArray[Any]:
     """For every replica and row 100 where its prediction is right, else 0; one that has diverged is right nowhere."""
     return each_of(learner, lambda one: 100.0 * (one.predict(x) == y), lost=np.zeros(len(y)))
+
+
+def stacked(found: Iterable[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """What every seed gave by name, as one array for each name, seeds first.
+
+    >>> stacked([{"a": 1, "b": (2, 3)}, {"a": 4, "b": (5, 6)}])["b"].tolist()
+    [[2, 3], [5, 6]]
+    """
+    each = list(found)
+    return {name: np.array([one[name] for one in each]) for name in each[0]}
 
 
 def least_losses(learner: Learner) -> NDArray[Any]:

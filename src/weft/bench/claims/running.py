@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from weft.bench.claims.claim import SCALES, Claim
 from weft.bench.claims.folder import FORMAT, claims_folder, last, load
-from weft.bench.claims.judging import FAILS, anew, concluded
+from weft.bench.claims.judging import FAILS, anew, as_kept, concluded
 from weft.bench.claims.parts import Parts, claim_digests, identity
 from weft.bench.claims.telling import Progress, Report
 from weft.bench.machine import machine, versions
@@ -44,7 +44,8 @@ def reproduce(
         seeds: how many, in place of the setting's.
         out: where results are kept; None keeps nothing.
         progress: called with the share done and what is being done.
-        workers: processes among which the claim's parts are shared out.
+        workers: processes among which the claim's parts are shared out; one without parts runs in one process, and
+            `processes` in the result's budget says so.
 
     Returns:
         The result, as written to `result.json`.
@@ -107,7 +108,8 @@ def judge(name: str, out: Path) -> Json:
         raise ValueError(f"expected the result in {folder} as it was written, got one that was {fault}; run it again")
     result["figures"] = [anew(figure) for figure in result["figures"]]
     result["verdict"], result["why"] = concluded(result["figures"])
-    result["judged"] = {"date": _now(), "weft": versions()["weft"]}
+    kept = [figure["name"] for figure in result["figures"] if as_kept(figure)]
+    result["judged"] = {"date": _now(), "weft": versions()["weft"], "intervals_as_kept": kept}
     _sign(result, {})
     write_text(folder / "result.json", _text(result))
     return result
@@ -143,7 +145,12 @@ def _run(claim: Claim, path: Path, scale: str, setting: Json, report: Report) ->
         "tolerance": claim.tolerance,
         "tables": report.tables,
         "pictures": [{**p, "sha256": digest(report.drawings[p["file"]].encode())} for p in report.pictures],
-        "budget": {"seconds": round(seconds, 3), "trainings": report.trainings, "steps": report.steps},
+        "budget": {
+            "seconds": round(seconds, 3),
+            "trainings": report.trainings,
+            "steps": report.steps,
+            "processes": report.processes,
+        },
         "weft": versions()["weft"],
         "date": date,
         "versions": versions(),

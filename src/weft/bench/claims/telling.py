@@ -19,13 +19,15 @@ from weft.bench.fanout import pool
 from weft.report.digests import digest
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from weft.core.values import Json
     from weft.learner.estimator import Learner
 
 __all__ = ["Progress", "Report"]
 
 Item = TypeVar("Item")
-Key = TypeVar("Key", bound=str | int | tuple[str | int, ...])
+Key = TypeVar("Key", bound=str | float | tuple[str | float, ...])
 Value = TypeVar("Value")
 Trained = TypeVar("Trained", bound="Learner")
 Progress = Callable[[float, str], None]
@@ -50,6 +52,7 @@ class Report:
         self.trainings = self.steps = 0
         self.data: set[str] = set()  # digests
         self.seconds = 0.0  # of earlier runs and of other processes
+        self.processes = 1  # among which parts were shared out
         self._progress, self._workers, self._kept = progress, workers, Parts() if parts is None else parts
         self._parts, self._done, self._what = 1, 0.0, ""
         self._asked: set[str] = set()  # the parts' names
@@ -125,7 +128,20 @@ class Report:
             exact=exact,
             by=measured.by if isinstance(measured, Estimate) else "",
             scores=[s if math.isfinite(s) else None for s in getattr(measured, "scores", ())],
+            margins=getattr(measured, "margins", None) if bounds and math.isfinite(value) else None,
         )
+
+    def worst(self, name: str, off: ArrayLike, *, most: float, unit: str = "", reference: str = "0") -> None:
+        """The furthest of all that should be nought, but for rounding or chance; judged as it is, without an interval.
+
+        Args:
+            name: what it is.
+            off: how far each is.
+            most: how far the furthest may be.
+            unit, reference: see `figure`.
+        """
+        furthest = float(np.abs(np.asarray(off, dtype=float)).max())
+        self.figure(name, furthest, reference=reference, unit=unit, most=most, exact=True)
 
     def not_run(self, name: str, *, reference: str = "", unit: str = "") -> None:
         """A figure of the paper that this scale does not reach."""
@@ -144,6 +160,7 @@ class Report:
             "exact": False,
             "by": "",
             "scores": [],
+            "margins": None,
         }
         self.figures.append({**nothing, **more})  # type: ignore[typeddict-item]
 
@@ -217,6 +234,31 @@ class Report:
         self._moved(begun + 1.0, what)
         return learner
 
+    def in_turn(
+        self,
+        learner: Learner,
+        tasks: Sequence[Sequence[Any]],
+        look: Callable[[Learner], Value],
+        what: str = "",
+        **columns: Any,
+    ) -> list[Value]:
+        """What is seen of a learner after each of some tasks, learned one after another; one part of the work.
+
+        Args:
+            learner: learns by `partial_fit(*rows, task=number, **columns)`.
+            tasks: the rows of each.
+            look: called with the learner after each task.
+            what: is shown.
+            columns: further arguments of `partial_fit`, such as `classes`.
+        """
+        seen = []
+        for number in self.each(range(len(tasks)), what):
+            self.saw(*tasks[number])
+            learner.partial_fit(*tasks[number], task=number, **columns)
+            seen.append(look(learner))
+        self.spend(trainings=len(learner.seeds_), steps=learner.n_steps_ * len(learner.seeds_))
+        return seen
+
     def each(self, items: Iterable[Item], what: str = "") -> Iterator[Item]:
         """The items, one after another, as one part of the work."""
         items = list(items)
@@ -253,6 +295,7 @@ class Report:
         left = [name for name in works if name not in found]
         if self._workers > 1 and len(left) > 1:
             begun = time.perf_counter()
+            self.processes = max(self.processes, min(self._workers, len(left)))
             with pool("joblib", self._workers) as run:
                 for i, (value, cost) in run([(_elsewhere, (self, works[name])) for name in left]):
                     found[left[i]] = value

@@ -35,19 +35,30 @@ def dots(ax: Any, scores: Mapping[str, Any], colours: Mapping[str, str], *, chan
     note(ax, chance - 1, len(scores) - 0.6, "chance", INK, ha="right")
 
 
-def bands(ax: Any, at: ArrayLike, values: ArrayLike, colour: str, **line: Any) -> None:
-    """The mean over seeds as a line, and their range as a band.
+def bands(
+    ax: Any,
+    at: ArrayLike,
+    values: ArrayLike,
+    colour: str,
+    *,
+    middle: Callable[..., Any] = np.mean,
+    between: tuple[float, float] = (0.0, 1.0),
+    **line: Any,
+) -> None:
+    """The middle of the seeds as a line, and their range as a band.
 
     Args:
         ax: where.
         at: along the axis.
         values: shape (seeds, points).
         colour: of both.
+        middle: of the seeds, as `np.mean` or `np.median`.
+        between: the quantiles at which the band ends; by default all seeds are in it.
         line: looks of the line.
     """
     values = np.asarray(values)
-    ax.fill_between(at, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
-    ax.plot(at, values.mean(0), color=colour, **line)
+    ax.fill_between(at, *np.quantile(values, between, axis=0), color=colour, alpha=0.18, linewidth=0)
+    ax.plot(at, middle(values, axis=0), color=colour, **line)
 
 
 def curve(
