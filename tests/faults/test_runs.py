@@ -113,28 +113,21 @@ def test_what_fails_lets_go_of_the_folder_and_leaves_none(tmp_path):
     learner.partial_fit(X, Y)
 
 
-def test_a_lock_that_its_holder_removed_is_not_taken_for_one(tmp_path):
-    """Opened before the holder let go of it, locked afterwards: that file is nobody's any more."""
-    held, passed = [], []
+def test_a_lock_that_its_holder_removed_is_not_taken_for_one(tmp_path, monkeypatch):
+    """Opened before its holder let go, locked after another took the folder: that file is nobody's any more."""
+    flock, path, other = files.fcntl.flock, tmp_path / ".lock", []
 
-    def work():
-        for _ in range(60):
-            try:
-                with files.alone(tmp_path):
-                    held.append(1)
-                    assert len(held) == 1
-                    held.pop()
-                    passed.append(1)
-            except ValueError:
-                continue
+    def late(file, how):
+        if not other:
+            path.unlink()
+            other.append(open(path, "a+"))  # noqa: SIM115
+            flock(other[0], how)
+        return flock(file, how)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not held
-    assert passed
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    with pytest.raises(ValueError, match="another writer at work"), files.alone(tmp_path):
+        pass
+    other[0].close()
 
 
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ import torch._dynamo  # torch.optim imports it when first used: here, once, befo
 import weft
 import weft.learner.folder
 from weft import Classifier, Learner, Optimizer, weave
-from weft.core import files
+from weft.core import files, manifest
 from weft.data import FiniteMDP, ring
 from weft.engine import checkpoint
 from weft.engine.engine import Engine
@@ -237,7 +237,10 @@ def main():
             os.kill(pid, signal.SIGKILL)
         killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         ended = os.waitpid(forked(lambda: resume(scenario, folder)), 0)[1] == 0
-        left = [p.name for p in folder.rglob(".*") if not (scenario == "compare" and p.name == ".lock")]
+        if scenario == "compare":
+            left = [p for p in folder.rglob(".*") if p.name != ".lock"]
+        else:  # a run's folder holds what its manifest names, and nothing else
+            left = {p.name for p in folder.iterdir()} - {*manifest.opened(folder).files, manifest.NAME}
         equal = ended and outcome(folder) == expected and not left
         print(json.dumps({"name": name, "killed": killed, "resumed": ended, "equal": equal}), flush=True)
         shutil.rmtree(folder, ignore_errors=True)

@@ -38,10 +38,11 @@ from weft.core.state import State
 from weft.core.trees import tree_map
 from weft.core.values import Given, Json, Missing, describe, jsonable, rebuild
 from weft.engine import checkpoint
-from weft.engine.distributed import world
+from weft.engine.distributed import start, world
 from weft.engine.engine import Engine
 from weft.engine.loop import History, Pause
 from weft.learner.runs import assemble, records
+from weft.learner.settings import as_device
 from weft.learner.training import Begun, Phase, Run, Training
 
 if TYPE_CHECKING:
@@ -281,6 +282,7 @@ def alone(learn: Callable[Concatenate[L, P], L]) -> Callable[Concatenate[L, P], 
 
     @wraps(learn)
     def held(learner: L, *args: P.args, **kwargs: P.kwargs) -> L:
+        start(as_device(learner.device))  # of several processes the first one writes
         with Folder(learner.folder).held(None if kwargs["fresh"] else learner.training_):
             return learn(learner, *args, **kwargs)
 
