@@ -189,6 +189,7 @@ class Attending(nn.Module):
 
 KINDS = {
     "linear": lambda: nn.Linear(4, 4),
+    "of one feature": lambda: nn.Linear(1, 40),
     "normalized": lambda: nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)),
     "convolution": lambda: nn.Conv2d(3, 8, 3),
     "transposed": lambda: nn.ConvTranspose2d(3, 5, 3),
