@@ -11,12 +11,14 @@ from torch.nn.utils import parametrizations
 
 import weft
 from weft import Classifier, Learner, Optimizer, Regressor
-from weft.engine.build import seeded
+from weft.core.source import Field
+from weft.engine.build import build, seeded
+from weft.engine.engine import Engine
 from weft.engine.fresh import estranged
 from weft.nets import MLP, Linear
 from weft.objectives import DANN, Classification, Regression
 from weft.sources import Episodes
-from weft.strategies import EMA, MAML, SGLD
+from weft.strategies import EMA, ERM, MAML, SGLD
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(96, 4)).astype(np.float32)
@@ -168,6 +170,9 @@ def test_a_net_that_came_in_evaluation_mode_is_trained_as_any_other():
     given = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 2))
     plain = Classifier(given, **COMMON).fit(X, Y)
     evaluated = Classifier(given.eval(), **COMMON).fit(X, Y)
+    spec = {"x": Field((4,), torch.float32), "y": Field((), torch.int64, 2)}
+    engine = Engine(build(Classification(given), spec, 0, torch.float32), ERM(), {"": Optimizer("adam")})
+    assert all(layer.training for layer in engine.objective.modules())
     for name, p in params(plain).items():
         assert torch.equal(p, params(evaluated)[name])
 
@@ -184,6 +189,7 @@ class Attending(nn.Module):
 
 KINDS = {
     "linear": lambda: nn.Linear(4, 4),
+    "of one feature": lambda: nn.Linear(1, 40),
     "normalized": lambda: nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)),
     "convolution": lambda: nn.Conv2d(3, 8, 3),
     "transposed": lambda: nn.ConvTranspose2d(3, 5, 3),

@@ -187,7 +187,8 @@ class Answers(BaseEstimator):
 
     def read(self, X: Any, y: Any = None, *, environment: Any = None) -> dict[str, Any]:
         """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""
-        return self._reader().read(X, y, environment)
+        rows = self._reader().read(X, y, environment)
+        return {name: value for name, value in rows.items() if name != "drawn"}
 
     def _reader(self) -> Reader:
         check_is_fitted(self)

@@ -19,8 +19,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from weft.core.objective import Objective
-from weft.core.source import Spec
+from weft.core.random import key_of, keyed
+from weft.core.source import Field, Spec
+from weft.engine.build import build
 from weft.sources.arrays import as_array, refuse_masked
+from weft.sources.drawn import TRIED, Drawn, first_seeds, read_items, stacked
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -31,7 +34,7 @@ COLUMNS = "give every task the same columns (0 in those that it lacks), or fit a
 
 
 def as_tensor(values: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor of this dtype; integers in a tensor stay integers (token numbers)."""
+    """A tensor of this dtype; integers in a tensor stay integers (token numbers, counts)."""
     if isinstance(values, Tensor):
         number = values.is_floating_point() or values.dtype == torch.bool
         return values.detach().to(dtype) if number else values
@@ -43,13 +46,19 @@ def take(values: Any, rows: NDArray[np.int64]) -> Any:
     """Some rows of an array, a table, a tensor or a list; None stays None."""
     if values is None:
         return None
+    if isinstance(values, Drawn):
+        return values.of(rows)
     if hasattr(values, "iloc"):
         return values.iloc[rows]
     return values[torch.as_tensor(rows)] if isinstance(values, Tensor) else np.asarray(values)[rows]
 
 
 def unpack(X: Any, y: Any) -> tuple[Any, Any]:
-    """A map-style data set of rows, or of pairs (row, target), as two columns; anything else as it is."""
+    """A map-style data set of rows, or of pairs (row, target), as two columns; anything else as it is.
+
+    It is read once, unless its rows are others at a second reading (random transforms): those are `Drawn`, and are read
+    anew in every pass. What should not be is to be given as tensors.
+    """
     refuse_masked(X)
     refuse_masked(y)
     if isinstance(X, DataLoader | IterableDataset):
@@ -57,16 +66,26 @@ def unpack(X: Any, y: Any) -> tuple[Any, Any]:
             f"expected arrays, a map-style data set or a source, got {type(X).__name__}, whose rows cannot be "
             "numbered; pass the loader's data set itself, or stack the rows"
         )
-    if not isinstance(X, Dataset):
+    if not isinstance(X, Dataset) or isinstance(X, Drawn):
         return X, y
     if isinstance(X, TensorDataset):
         columns: list[Any] = list(X.tensors)
     else:
-        items = [X[i] for i in range(len(X))]  # type: ignore[arg-type]
+        rows = range(len(X))  # type: ignore[arg-type]
+        items = read_items(X, rows, first_seeds(rows))
         if not items:
             raise ValueError("expected at least one row, got an empty data set")
         pairs = isinstance(items[0], tuple | list)
-        columns = [_stack(column) for column in (zip(*items, strict=True) if pairs else [items])]
+        columns = [stacked(column) for column in (zip(*items, strict=True) if pairs else [items])]
+        some = rows[:: -(-len(rows) // TRIED)]
+        again = read_items(X, some, first_seeds(some, turn=1))
+        if any(_unlike(items[i], item) for i, item in zip(some, again, strict=True)):
+            if pairs and any(_unlike(items[i][1:], item[1:]) for i, item in zip(some, again, strict=True)):
+                raise ValueError(
+                    "expected a data set whose targets are the same at each reading, got others at the second; leave "
+                    "what is random to its rows"
+                )
+            columns[0] = Drawn(X, columns[0], np.arange(len(rows)))
     if len(columns) > 2:
         raise ValueError(f"expected a data set of rows or of pairs (row, target), got {len(columns)} parts per item")
     if len(columns) == 2 and y is not None:
@@ -74,16 +93,11 @@ def unpack(X: Any, y: Any) -> tuple[Any, Any]:
     return (columns[0], columns[1]) if len(columns) == 2 else (columns[0], y)
 
 
-def _stack(items: Any) -> NDArray[np.str_] | Tensor:
-    if isinstance(items[0], str):
-        return np.asarray(items)
-    try:
-        return torch.stack([torch.as_tensor(item) for item in items])
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(
-            f"expected a data set whose items are tensors, arrays or numbers of one shape, got "
-            f"{type(items[0]).__name__}: {error}; give the data set a transform that makes them so"
-        ) from error
+def _unlike(one: Any, other: Any) -> bool:
+    """Whether two readings of an item differ."""
+    pairs = isinstance(one, tuple | list)
+    parts = zip(one, other, strict=True) if pairs else [(one, other)]
+    return any(not np.array_equal(as_array(a), as_array(b)) for a, b in parts)
 
 
 def names_of_rows(given: object, rows: int, what: str) -> NDArray[Any]:
@@ -130,6 +144,8 @@ class Reader:
                 "fit(X, y)"
             )
         data: dict[str, Any] = {"x": self.inputs(X)}
+        if isinstance(X, Drawn):
+            data["drawn"] = X
         rows = len(data["x"])
         if supervised:
             column = as_array(y)
@@ -143,6 +159,9 @@ class Reader:
                 data["classes"] = len(self.learner.classes_)
             else:
                 data["y"] = self.targets(y)
+        if self.first and not isinstance(X, Tensor | Drawn) and not data["x"].is_floating_point():
+            asked = data if environment is None else {**data, "environment": as_array(environment)}
+            data["x"] = data["x"] if self._takes_integers(asked) else data["x"].to(self.dtype)
         weight = self._weights(data, sample_weight)
         if weight is not None:
             data["weight"] = weight
@@ -157,6 +176,7 @@ class Reader:
     def inputs(self, X: Any) -> Tensor:
         """Rows, finite and in the learner's dtype."""
         X, _ = unpack(X, None)
+        X = X.x if isinstance(X, Drawn) else X
         if isinstance(X, Tensor):
             self._check_tensor(X)
             rows = as_tensor(X, self.dtype)
@@ -172,10 +192,37 @@ class Reader:
                     raise
                 hint = "expected numbers in X: encode text columns, for example with sklearn's OrdinalEncoder"
                 raise type(error)(f"{error}; {hint}") from error
-            rows = as_tensor(array, self.dtype)
+            rows = self._numbers(array)
         self._finite("X", rows)
         self._expect("X", rows)
         return rows
+
+    def _numbers(self, array: NDArray[Any]) -> Tensor:
+        """Integers as such, unless training has begun with others; anything else in the learner's dtype."""
+        known = None if self.spec is None else self.spec.get(self.objective.fields[0])
+        if known is None:
+            return as_tensor(array, torch.int64 if array.dtype.kind in "iu" else self.dtype)
+        if known.dtype.is_floating_point:
+            return as_tensor(array, self.dtype)
+        if array.dtype.kind not in "iu" and not np.array_equal(array, np.floor(array)):
+            raise ValueError("expected whole numbers in X, as training began with, got others")
+        return as_tensor(array, known.dtype)
+
+    def _takes_integers(self, data: dict[str, Any]) -> bool:
+        """Whether the objective reads integers as they are (token numbers): two rows are run through it."""
+        rows: dict[str, Any] = {name: data[name][:2] for name in ("x", "y") if name in data}
+        number = {"y": data.get("classes")}
+        if "environment" in data:
+            names, codes = np.unique(data["environment"], return_inverse=True)
+            rows["environment"], number["environment"] = torch.as_tensor(codes[:2]), len(names)
+        spec = {name: Field(tuple(v.shape[1:]), v.dtype, number.get(name)) for name, v in rows.items()}
+        try:
+            built = build(self.objective, spec, 0, self.dtype).eval()
+            with torch.no_grad(), keyed(key_of(0), torch.arange(len(rows["x"]))):
+                built(rows, *built.players[:1])
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+            return False
+        return True
 
     def _check_tensor(self, X: Tensor) -> None:
         """What `validate_data` checks of an array, for a tensor."""
@@ -267,7 +314,7 @@ class Reader:
                 ) from error
         if array.dtype.kind not in "fiub":
             raise ValueError(f"expected numbers to predict in y, got {array.dtype}; for labels use a Classifier")
-        values = as_tensor(array, self.dtype)
+        values = as_tensor(array, torch.int64 if array.dtype.kind in "iu" else self.dtype)
         self._finite("y", values)
         self._expect("y", values)
         return values

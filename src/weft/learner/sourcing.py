@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from weft.learner.reading import COLUMNS, Reader, unpack
 from weft.learner.settings import Settings
 from weft.sources import Arrays
 from weft.sources.cast import Cast
+from weft.sources.drawn import DrawnAnew
 
 __all__ = ["match", "sources"]
 
@@ -51,14 +53,18 @@ def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[S
     data = _moved(data, settings.device)
     common = {"holdout": share, "strata": strata, "environment": environment, "grouped": grouped}
     common["with_environment"] = reads
-    source = Arrays(**data, **common, batch_size=size)
+    drawn = data.pop("drawn", None)
+    make = Arrays if drawn is None else partial(DrawnAnew, drawn)
+    source = make(**data, **common, batch_size=size)
     if grouped:
         _warn_of_absent(source)
     if isinstance(held, float):
         return source, Arrays(**data, **{**common, "grouped": False}, part="validation")
     if isinstance(held, tuple):
         later = Reader(reader.learner, objective, settings.dtype, source.spec)  # what training began with is known now
-        return source, Arrays(**_moved(later.read(*held), settings.device))
+        rows = _moved(later.read(*held), settings.device)
+        rows.pop("drawn", None)
+        return source, Arrays(**rows)
     if held is not None:
         _refuse_validation(held, source, objective.fields)
     return source, held
