@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
+from _coloured import DRAW, data, make
 
-from weft import Learner, Optimizer
+from weft import Learner
 from weft.bench.claims import Claim, Mutant, Report, chosen_by, hits_of, mean_of, mean_over, usual
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, SOFT, note
 from weft.core.strategy import Strategy
-from weft.core.weave import weave
-from weft.data import coloured_mnist, mnist
-from weft.objectives import DANN, Classification
 from weft.strategies import CORAL, ERM, IRM, MMD, ANDMask, Fishr, GeometricMean, GroupDRO, PCGrad, SANDMask, VREx
 
-DRAW = 0  # of the data, the same for all restarts
 LAMBDA = 91257.19  # of IRM's code, as are the full setting's other values, but for these two, which have their own
 PUBLISHED = {
     "ERM": {"width": 256, "l2": 0.001, "rate": 0.001},
@@ -62,37 +56,6 @@ def methods(anneal: int, width: int) -> dict[str, Strategy]:
         "CORAL": CORAL(),
         "MMD": MMD(),
     }
-
-
-class Decay(Strategy):
-    """L2 as a part of the loss, so that IRM's division of the loss by lambda acts on it, as in the authors' code."""
-
-    def __init__(self, *, strength: float = 0.0) -> None:
-        self.strength = strength
-
-    def wrap(self, loss: Any, state: Any) -> Any:
-        def decayed(params: Any, batch: Any) -> Any:
-            output = loss(params, batch)
-            size = torch.stack([p.square().sum() for p in params.values()]).sum()
-            return replace(output, losses=output.losses + self.strength * size)
-
-        return decayed
-
-
-class Xavier(nn.Linear):
-    """A linear layer that starts as in the authors' code."""
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight)
-        nn.init.zeros_(self.bias)
-
-
-class Logit(Xavier):
-    """The authors' head: one logit for the second class beside 0 for the first. A head with two outputs learns faster
-    at the same rate, and pays half the L2 for the same answer."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.pad(super().forward(x), (1, 0))
 
 
 class ColouredMNIST(Claim):
@@ -172,7 +135,9 @@ def published(name: str, *, setting: Any, seeds: list[int], report: Report) -> d
     """A method as its authors set it: accuracy in training by restart, which test rows are right, and the history."""
     train, test = data(setting, grey=name == "ERM on grey")
     own = PUBLISHED.get(name, {}) if setting.scale == "full" else {}
-    net = make(name, setting, len(seeds), **own).set_params(random_state=seeds[0])
+    strategy = methods(setting.anneal, setting.width).get(name, ERM())
+    net = make(name, strategy, SimpleNamespace(**{**vars(setting), **own}), len(seeds))
+    net.set_params(random_state=seeds[0])
     curves = name in ("ERM", "IRM")
     if curves:
         net.set_params(validation=test[:2])  # for the curves only: nothing is chosen by it
@@ -184,9 +149,10 @@ def published(name: str, *, setting: Any, seeds: list[int], report: Report) -> d
 def choose(name: str, *, setting: Any, seeds: list[int], report: Report) -> dict[str, dict[str, Any]]:
     """What the three rules choose of the same random settings; see `chosen_by`."""
     refits = range(seeds[-1] + 1, seeds[-1] + 1 + setting.refits)
+    narrow = SimpleNamespace(**{**vars(setting), "width": setting.searched_width})
 
     def made(lists: Any) -> Learner:
-        return make(name, setting, lists, width=setting.searched_width)
+        return make(name, methods(setting.anneal, narrow.width)[name], narrow, lists)
 
     return chosen_by(made, draws(name, setting.trials), *data(setting), refits, report, what=f"choosing for {name}")
 
@@ -203,34 +169,6 @@ def draws(name: str, count: int) -> list[dict[str, Any]]:
         if name in ("IRM", "V-REx", "Fishr"):
             found[-1][f"strategy__{key.replace('strength', 'anneal')}"] = ANNEALS[k % 3]
     return found
-
-
-def data(setting: Any, *, grey: bool = False) -> list[Any]:
-    """For training and for the test: images (at the quick scale few and small), labels, environments."""
-    images, digits = mnist("train")
-    some, side, size = (images[: setting.images], digits[: setting.images]), setting.pixels, 14 // setting.pixels
-    parts = [coloured_mnist(part, data=some, grey=grey, random_state=DRAW) for part in ("train", "test")]
-    return [(x.reshape(len(x), -1, side, size, side, size).mean((3, 5)), y, e) for x, y, e in parts]
-
-
-def make(name: str, setting: Any, replicas: Any, **own: Any) -> Learner:
-    """The authors' net of two hidden layers, trained on all rows at each step (MMD's kernel allows some only)."""
-    s = SimpleNamespace(**{**vars(setting), **own})
-    late = name in ("AND-mask", "SAND-mask", "geometric mean", "DANN")  # L2 acts after the mask
-
-    def net(inputs: int, outputs: int) -> nn.Sequential:
-        hidden = [Xavier(inputs, s.width), nn.ReLU(), Xavier(s.width, s.width), nn.ReLU()]
-        return nn.Sequential(nn.Flatten(), *hidden, Logit(s.width, outputs - 1))
-
-    return Learner(
-        DANN(Classification(net)) if name == "DANN" else Classification(net),
-        strategy=weave(Decay(strength=0.0 if late else s.l2), methods(s.anneal, s.width).get(name, ERM())),
-        optimizer=Optimizer("adam", lr=s.rate, weight_decay=2 * s.l2 if late else 0.0),
-        steps=s.steps,
-        batch_size=512 if name == "MMD" else None,
-        memory=2**35,
-        replicas=replicas,
-    )
 
 
 def draw(report: Report, found: dict[str, Any], chosen: dict[str, Any], setting: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import special, stats
+from _laws import SHARED, law, survives
 
 from weft import Learner, Optimizer
 from weft.bench.claims import Claim, Mutant, Report, altered, mean_of, scores_of, usual
@@ -16,8 +16,6 @@ from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, PINK, note
 from weft.objectives import Classification
 from weft.strategies import ERM, ANDMask, GeometricMean
 
-SHARED = 2.0  # mean over deviation of a component that environments share
-RIGHT = stats.norm.cdf(SHARED)  # the chance that its sign is right, .977
 COUNTS = {1.0: (2, 3, 4, 6, 8, 10, 12), 0.6: (5, 10, 15, 20, 25, 30, 35)}  # environments, by threshold
 KINDS = ("noise kept", "shared kept", "mean²", "mask²", "geometric mean²")
 # What is drawn: by panel, threshold and kind its colour, its name and where that stands.
@@ -31,36 +29,6 @@ SERIES = {
     (1, 0.6, 3): (BLUE, "mask, τ = .6", 24, 3e-3),
     (1, 1.0, 4): (PINK, "geometric mean, τ = 1", 12.5, 1.6e-4),
 }
-
-
-def survives(d: Any, threshold: float, right: float = 0.5) -> Any:
-    """The chance that at least t = d (threshold + 1) / 2 of d signs agree, each `right` or not."""
-    t = np.ceil(np.asarray(d) * (threshold + 1) / 2 - 1e-4)
-    return stats.binom.sf(t - 1, d, right) + stats.binom.cdf(d - t, d, right)
-
-
-def masked_square(d: int, threshold: float) -> float:
-    """E (m g)^2 for the mean g of d standard normals and its mask m.
-
-    Given k positive signs, magnitudes are independent half-normals of mean square 1 and squared mean 2 / pi, so that
-    E (sum)^2 = d (1 - 2 / pi) + (2 k - d)^2 2 / pi. The paper bounds it by (d - t) binom(d, t) 2^(1 - d), which is of
-    the right order for t < d but zero, one term short, for t = d.
-    """
-    k = np.arange(d + 1)
-    kept = np.abs(2 * k - d) >= np.ceil(threshold * d - 1e-4)
-    given = (d * (1 - 2 / np.pi) + (2 * k - d) ** 2 * 2 / np.pi) / d**2
-    return float((stats.binom.pmf(k, d, 0.5) * given)[kept].sum())
-
-
-def product_square(d: int) -> float:
-    """The same for the geometric mean where all signs agree: 2^(1 - d) (E |g|^(2 / d))^d."""
-    return float(2 ** (1 - d) * (2 ** (1 / d) * special.gamma(1 / d + 0.5) / np.sqrt(np.pi)) ** d)
-
-
-def law(threshold: float, d: int) -> Any:
-    """The exact values of what `sample` measures, in the order of KINDS."""
-    kept = survives(d, threshold), survives(d, threshold, RIGHT)
-    return np.array([*kept, 1 / d, masked_square(d, threshold), product_square(d)])
 
 
 class RandomGradients(Claim):

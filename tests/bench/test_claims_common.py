@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from weft import Learner
-from weft.bench.claims import Report, curve, dumbbells, hits_of, mean_of, swept, tuned
+from weft import Classifier, Learner
+from weft.bench.claims import Report, chances, chosen_by, curve, dumbbells, hits_of, mean_of, sheets, swept, tuned
 from weft.bench.claims.parts import Parts
 from weft.objectives import Regression
 
@@ -64,8 +64,6 @@ def test_points_are_trained_at_once_where_replicas_may_differ_and_each_only_once
 
 
 def test_a_diverged_replica_is_right_about_no_row():
-    from weft import Classifier
-
     x = np.linspace(-1, 1, 30)[:, None].astype(np.float32)
     y = (x[:, 0] > 0).astype(int)
     lists = {"optimizer__lr": [0.05, 1e30], "random_state": [0, 0]}
@@ -120,3 +118,73 @@ def test_curves_and_dumbbells_show_every_seed_and_their_middle():
         assert [label.get_text() for label in right.get_yticklabels()] == ["first", "second"]
         assert right.get_ylim() == (1.5, -0.5), "the first on top"
         assert [text.get_text() for text in right.get_legend().get_texts()] == ["a", "b"]
+
+
+def coloured(n, share, seed):
+    """Rows of two columns: the second agrees with the label in a share of the rows."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    hint = np.where(rng.uniform(size=n) < share, y, 1 - y)
+    x = np.stack([y + 0.9 * rng.normal(size=n), 3.0 * hint], axis=1).astype(np.float32)
+    return x, y
+
+
+def test_three_rules_choose_among_the_same_settings_and_only_the_oracle_sees_the_test():
+    """By training rows the net that may use the hint is best, in the test the one that may not."""
+    parts = [coloured(200, 0.95, seed) for seed in (0, 1)]
+    x, y = (np.stack([part[i] for part in parts], axis=1).reshape(400, -1) for i in (0, 1))
+    train, test = (x, y[:, 0], np.arange(400) % 2), (*coloured(300, 0.05, 2), np.full(300, 2))
+    seen = []
+
+    class Watching(Report):
+        def fit(self, learner, x, y, environment, what):
+            seen.append((learner.replicas["random_state"], len(x), environment))
+            return super().fit(learner, x, y, environment=environment, what=what)
+
+    def make(lists):
+        return Classifier(hidden=(4,), steps=60, batch_size=None, replicas=lists)
+
+    points = [{"optimizer__lr": lr, "random_state": seed} for lr, seed in ((0.1, 0), (1e-9, 1), (1e30, 2))]
+    found = chosen_by(make, points, train, test, [7, 8], Watching())
+    assert [(seeds, n) for seeds, n, _ in seen] == [
+        ([0, 1, 2], 320),
+        ([0, 1, 2], 200),
+        ([0, 1, 2], 200),
+        ([7, 8] * 2, 400),
+    ]
+    assert all(set(environment) == {0, 1} for _, _, environment in seen), "what is left alone is cut in two"
+    assert found["training-domain"]["setting"] == found["leave one out"]["setting"] == "lr 0.1"
+    assert found["oracle"]["setting"] == "lr 1e-09"
+    for rule, one in found.items():
+        assert one["right"].shape == (2, 150), rule
+        assert set(np.unique(one["right"])) <= {0, 100}
+    assert found["training-domain"]["right"].mean() < 30
+    assert found["training-domain"]["score"] > 80
+    assert found["oracle"]["right"].mean() > 30
+    order = np.argsort(test[1], kind="stable")
+    turns = np.empty(300, dtype=int)
+    turns[::2], turns[1::2] = order[:150], order[150:]
+    with pytest.raises(ValueError, match="expected rows in random order, so that each part of them holds every label"):
+        chosen_by(make, points, train, tuple(part[turns] for part in test), [7, 8], Report())
+
+
+def test_what_a_net_believes_is_averaged_over_the_other_columns():
+    class Net:
+        def predict_proba(self, rows):
+            chance = (rows[:, 0] > 0) * 0.5 + rows[:, 2] / 4
+            return np.stack([1 - chance, chance], axis=1)
+
+    x = np.array([[2.0, -1.0, 9.0]])
+    found = chances(Net(), x, np.array([[0.0], [2.0]]), resolution=4)
+    assert found.tolist() == [[0.25, 0.25, 0.75, 0.75]] * 4
+
+
+def test_sheets_show_images_in_two_rows_under_their_titles():
+    images = np.random.default_rng(0).uniform(size=(9, 2, 3, 4))
+    with Report().picture("sheets", alt="a", caption="b") as ax:
+        sheets(ax, {"first": images, "second": images}, columns=3)
+        assert [text.get_text() for text in ax.texts] == ["first", "second"]
+        assert len(ax.images) == 4, "of each title the two channels"
+        shown = ax.images[0].get_array()[..., 3]
+        assert shown.shape == (6, 12)
+        assert np.allclose(shown[3:, 4:8] * images[:6, 0].max(), images[3, 0])

@@ -39,7 +39,7 @@ def chosen_by(
     Args:
         make: gives a learner of these lists of settings as `replicas`.
         points: the settings, values by name, with a `random_state`.
-        train, test: inputs, labels and environments; those of the training rows take turns.
+        train, test: inputs, labels and environments, in random order; the training environments take turns.
         refits: the seeds of what is trained again.
         report: counts the trainings.
         what: is being done, shown as it goes.
@@ -68,17 +68,23 @@ def chosen_by(
         return 100.0 * (net.predict(on[0]) == on[1])
 
     inside = (_take(train, held), _take(test, half))
+    other = _take(test, ~half)
+    for _, labels, _ in (*inside, other):
+        if set(np.unique(labels)) != set(np.unique(train[1])):
+            raise ValueError(
+                f"expected rows in random order, so that each part of them holds every label of {np.unique(train[1])}, "
+                f"got a part with {np.unique(labels)}; shuffle them"
+            )
     both = tried(points, _take(train, ~held), lambda net: [right(net, on).mean() for on in inside], [0.0, 0.0])
     left = []
     for e in np.unique(train[2]):
-        (x, y, environment), other = _take(train, train[2] != e), _take(train, train[2] == e)
+        (x, y, environment), out = _take(train, train[2] != e), _take(train, train[2] == e)
         if len(np.unique(environment)) == 1:
             environment = np.arange(len(y)) % 2
-        left.append(tried(points, (x, y, environment), lambda net, on=other: right(net, on).mean(), 0.0))
+        left.append(tried(points, (x, y, environment), lambda net, on=out: right(net, on).mean(), 0.0))
     scores = {"training-domain": both[:, 0], "leave one out": np.mean(left, axis=0), "oracle": both[:, 1]}
     best = {rule: int(np.argmax(score)) for rule, score in scores.items()}
     again = [{**points[k], "random_state": seed} for k in best.values() for seed in refits]
-    other = _take(test, ~half)
     hits = tried(again, train, lambda net: right(net, other), np.zeros(len(other[1]))).astype(np.int8)
     found = {}
     for (rule, k), table in zip(best.items(), hits.reshape(len(best), len(refits), -1), strict=True):
