@@ -1,7 +1,6 @@
 """The Learner's manners: what it accepts, what it leaves alone, and what its parameters do."""
 
 import copy
-import itertools
 import pickle
 
 import numpy as np
@@ -513,8 +512,8 @@ def test_a_share_for_validation_is_held_out_by_class():
             return super().forward(x)
 
     clf = Classifier(Counting(4, 3), validation=0.2, batch_size=None, epochs=1, random_state=0).fit(X, LABELS)
-    # After the look at the net's shape: a step, its measures, the validation (some looks more, to see what it draws).
-    assert [size for size, _ in itertools.groupby(sizes[1:])] == [120, 30]
+    assert max(sizes) == 120, "a step, its measures; and looks at what the net draws and takes"
+    assert sizes[-1] == 30, "the validation"
     assert "valid_accuracy" in clf.history_[0]
     same = Classifier(Counting(4, 3), validation=0.2, batch_size=None, epochs=1, random_state=0).fit(X, LABELS)
     other = Classifier(Counting(4, 3), validation=0.2, batch_size=None, epochs=1, random_state=1).fit(X, LABELS)
