@@ -511,7 +511,8 @@ def test_a_share_for_validation_is_held_out_by_class():
             return super().forward(x)
 
     clf = Classifier(Counting(4, 3), validation=0.2, batch_size=None, epochs=1, random_state=0).fit(X, LABELS)
-    assert sizes[1:] == [120, 120, 30]  # after the look at the net's shape: a step, its measures, the validation
+    # After the look at the net's shape: a step, its measures, what few rows take, the validation.
+    assert sizes[1:] == [120, 120, 8, 16, 30]
     assert "valid_accuracy" in clf.history_[0]
     same = Classifier(Counting(4, 3), validation=0.2, batch_size=None, epochs=1, random_state=0).fit(X, LABELS)
     other = Classifier(Counting(4, 3), validation=0.2, batch_size=None, epochs=1, random_state=1).fit(X, LABELS)

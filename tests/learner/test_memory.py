@@ -30,7 +30,7 @@ def normed():
 
 
 def learner(memory, make=net, **more):
-    settings = {"epochs": 1, "batch_size": 8, "random_state": 0, "memory": memory}
+    settings = {"epochs": 1, "batch_size": 8, "random_state": 0, "memory": memory, "device": "cpu"}
     return Classifier(make(), **{**settings, **more})
 
 
