@@ -124,6 +124,9 @@ CASES = {
     },
     "posteriors by replicas": in_sequence(EWC(), replicas={"strategy__strength": [0.1, 1.0, 10.0]}),
     "replay by replicas": in_sequence(Replay(), replicas=2),
+    "clocks that have parted": in_sequence(
+        EMA(decay=0.8), replicas=3, patience=1, epochs=20, validation=0.3, optimizer=Optimizer("sgd", lr=0.5)
+    ),
     "averages": lambda d: classifier(strategy=weave(EMA(decay=0.8), SWA(start=5)), patience=2, device=d).fit(X, Y),
     "sharpness": lambda d: classifier(strategy=SAM(), schedule="cosine", replicas=2, device=d).fit(X, Y),
     "langevin": lambda d: classifier(

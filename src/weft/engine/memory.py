@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["made", "peak", "rows_at_a_time"]
 
 _FEW = 8  # so many rows, and twice as many, tell what a row takes
+_SEEN = 65  # of the memory, in percent: what kernels take for themselves (convolutions, up to half as much) is not seen
 _known: WeakKeyDictionary[nn.Module, dict[Hashable, int]] = WeakKeyDictionary()
 
 
@@ -104,5 +105,5 @@ def rows_at_a_time(
         except Exception:  # as it will tell itself, where it is not the watching that it does not bear
             return most
         each = max(1, -(-(double - some) // few))
-        found[key] = max(1, min(most, (memory - max(0, some - few * each)) // each))
+        found[key] = max(1, min(most, (_SEEN * memory // 100 - max(0, some - few * each)) // each))
     return found[key]
