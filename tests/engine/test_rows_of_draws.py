@@ -114,6 +114,7 @@ def test_the_draws_are_there():
     """Without them the tests above would say nothing."""
     for net in (Connected, Timed, Encoded, Stacked):
         module, x = net(5, 2), torch.randn(ROWS, 5)
+        nn.init.normal_(next(module.parameters()))
         rows, answers = torch.arange(ROWS), []
         for seed in (0, 1):
             with torch.no_grad(), keyed(key_of(seed), rows), serving(module, module, (x,), rows, ""):

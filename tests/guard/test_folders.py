@@ -15,7 +15,8 @@ HERE = Path(__file__).parent / "folders"
 
 def test_a_learner_s_folder_still_answers():
     told = json.loads((HERE / "expected.json").read_text())
-    learner = weft.load(HERE / "learner")
+    with pytest.warns(UserWarning, match="kept by an earlier version of weft, without manifest.json"):
+        learner = weft.load(HERE / "learner")
     np.testing.assert_allclose(learner.predict_proba(told["X"]), told["predict_proba"], rtol=1e-6)
     assert learner.tasks_ == told["tasks"]
     assert learner.stop_reason_ == told["stop_reason"]
@@ -27,7 +28,8 @@ def test_a_learner_s_folder_can_be_gone_on_with(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3))
     y = np.where(X[:, 0] > 0, "yes", "no")
-    learner = weft.load(tmp_path / "run")
+    with pytest.warns(UserWarning, match="kept by an earlier version"):
+        learner = weft.load(tmp_path / "run")
     before = learner.n_steps_
     learner.partial_fit(X, y, environment=np.arange(60) % 3, task="july")
     assert learner.tasks_ == ["may", "june", "july"]
