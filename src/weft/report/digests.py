@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BY_HAND", "EARLIER", "code", "content", "digest", "standing"]
 
-EARLIER, BY_HAND = "made before digests", "changed by hand"
+EARLIER, BY_HAND = "stale: made before digests, with other draws", "changed by hand"
 
 
 def digest(value: object) -> str:
