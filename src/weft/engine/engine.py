@@ -22,6 +22,7 @@ from weft.engine.fresh import Init, in_training
 from weft.engine.gradients.gradient import conclude, gradient, local, pool, shared_axis
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
+from weft.engine.gradients.squares import MOST
 from weft.engine.moves import updated
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, going, mapped, numbered, once
@@ -411,8 +412,8 @@ class Engine:
         for player in self.players:
             state.strategy[player] = verbs.release(self.strategy, state.strategy[player], task)
 
-    def consolidate(self, state: State, source: Source, task: str) -> None:
-        """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss."""
+    def consolidate(self, state: State, source: Source, task: str, rows: int = MOST) -> None:
+        """Ends a task: the strategy keeps what it needs of it, from the unwrapped loss, so many rows at once."""
         if self.episodic and self.strategy.does("consolidate"):
             raise ValueError(
                 f"expected the task {task!r} to have rows for {self.strategy!r} to look back on, got episodes; train "
@@ -424,7 +425,8 @@ class Engine:
             after: dict[int, StrategyState] = {}
             for k in going:
                 strategy = self.strategy.having(**tree_map(itemgetter(k), self.swept))
-                after[k] = consolidated(state.replica(k), strategy, player, self.names[player], source, task, memory)
+                run, names = state.replica(k), self.names[player]
+                after[k] = consolidated(run, strategy, player, names, source, task, rows, memory)
             nothing = tree_map(torch.zeros_like, after[going[0]])  # what has diverged has nothing to keep
             every = [after.get(k, nothing) for k in range(self.replicas or 1)]
             state.strategy[player] = self._joined(every)

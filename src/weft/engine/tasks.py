@@ -15,13 +15,20 @@ from weft.engine.asking import call
 from weft.engine.fresh import in_training
 from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
-from weft.engine.gradients.squares import MOST, Passes, rows_to_square, squares
+from weft.engine.gradients.squares import Passes, rows_to_square, squares
 
 __all__ = ["adapted", "consolidated", "in_order"]
 
 
 def consolidated(
-    run: State, strategy: Strategy, player: str, names: Collection[str], source: Source, task: str, memory: int
+    run: State,
+    strategy: Strategy,
+    player: str,
+    names: Collection[str],
+    source: Source,
+    task: str,
+    rows: int,
+    memory: int,
 ) -> StrategyState:
     """A strategy's state after a task has ended: what it keeps of the task, from the unwrapped loss.
 
@@ -32,15 +39,15 @@ def consolidated(
         names: the player's parameters.
         source: the task's rows.
         task: its name.
+        rows: at most so many at a time.
         memory: bytes that passes over them may take.
     """
     params, others = _apart(run, names)
     key = fold(key_of(run.seeds), "consolidate", task)
     made = partial(Passes, run.objective, params, others, run.buffers, key=key, player=player, memory=memory)
-    rows = MOST
     if strategy.does("consolidate") and source.size is not None:
         kind = tuple((name, field.shape, str(field.dtype)) for name, field in source.spec.items())
-        rows = rows_to_square(made, kind, lambda: next(in_order(source, run, 16)), source.size)
+        rows = min(rows, rows_to_square(made, kind, lambda: next(in_order(source, run, 16)), source.size))
 
     def batches() -> Iterator[Batch]:
         return in_order(source, run, rows)

@@ -25,6 +25,7 @@ from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed, unit
 from weft.core.source import Batch, rows_of
 from weft.core.trees import AnyTree, Params, tree_map
+from weft.engine.distributed import agree as same
 from weft.engine.distributed import share, world
 from weft.engine.distributed import total as over_ranks
 from weft.engine.gradients.layers import Taps, agree, patches, positions
@@ -178,7 +179,8 @@ def rows_to_square(
 
         return compute
 
-    return rows_at_a_time(passes.objective, ("squares", passes.player, kind), prepare, have, passes.memory, MOST)
+    rows = rows_at_a_time(passes.objective, ("squares", passes.player, kind), prepare, have, passes.memory, MOST)
+    return same(rows, "at the end of a task")  # each process takes its share of the same batches
 
 
 def weighted(weight: Tensor | None, batch: Batch) -> Tensor | None:
