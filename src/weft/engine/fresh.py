@@ -128,7 +128,7 @@ class _Ranges(TorchDispatchMode):
             place = args[0].untyped_storage().data_ptr()
             self.ends.pop(place, None)
             if name == "aten::uniform_" and args[0].nbytes == args[0].untyped_storage().nbytes():
-                low, high = [*args[1:3], *[0.0, 1.0][len(args) - 1 :]]  # ends that are the default are not passed on
+                low, high = args[1] if len(args) > 1 else 0.0, args[2] if len(args) > 2 else 1.0  # left out if default
                 self.ends[place] = (float(low), float(high))
         return answer
 
