@@ -212,7 +212,7 @@ def test_neutral_is_plain_training_running_statistics_too(net, pieces):
 
 
 def test_an_attack_on_the_whole_batch():
-    attack = PGD(eps=0.2, steps=2, start="random")
+    attack = PGD(eps=0.2, steps=2, start="random", bounds=None)
     built, at = made(NETS["mlp, dropout"]())
     batch = number_rows(rows(weights=True), 1)
     gradients, _, after, _ = compute(built, at, batch, weave(AdversarialTraining(attack), Keeps()))
@@ -350,6 +350,7 @@ def test_neutral_trains_as_plain_training_does(replicas):
         close(told(neutral, k), told(plain, k), rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 def test_resumed_is_uninterrupted(tmp_path):
     strategy = STRATEGIES["penalized"]
     whole = learner(strategy).fit(X, Y)
