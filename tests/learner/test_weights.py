@@ -324,6 +324,28 @@ def test_heads_that_the_objective_makes_differ_while_what_came_is_kept():
     assert not alike(state, "net.2.weight")
 
 
+class Scaled(nn.Module):
+    """Has a drawn parameter that nothing draws anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(x * self.scale)
+
+
+def test_what_nothing_draws_anew_must_be_kept_or_frozen():
+    for init in ("reset", {"net.head.*": "keep"}):
+        with pytest.raises(ValueError, match=r"expected every layer with drawn parameters to define reset_parameters"):
+            starts(Scaled(), init=init)
+    assert alike(starts(Scaled(), init={"net.scale": "keep"}), "net.scale")
+    frozen = Scaled()
+    frozen.scale.requires_grad_(False)
+    assert alike(starts(frozen), "net.scale")
+
+
 def test_replica_k_by_pattern_is_the_single_run_k():
     given = warmed().requires_grad_(True)
     many = Classifier(given, init={"net.0.*": "keep"}, replicas=2, dtype="float64", **COMMON).fit(X, Y)

@@ -76,14 +76,15 @@ def initialize(built: Objective, seed: int, init: Init) -> tuple[Params, Params]
     return params, {name: begun[name] for name, _ in module.named_buffers()}
 
 
-def refuse_alike(built: Objective, starts: list[Params]) -> None:
+def refuse_alike(built: Objective, starts: list[Params], init: Init) -> None:
     """Raises where replicas start alike though they should not: a drawn parameter that nothing draws anew."""
+    stays = staying(built, init)
     for prefix, layer in built.named_modules():
         if reset_of(layer) is not None:
             continue
         for own, value in layer.named_parameters(recurse=False):
             name = f"{prefix}.{own}" if prefix else own
-            drawn = value.numel() > 1 and bool((value != value.flatten()[0]).any())
+            drawn = name not in stays and value.numel() > 1 and bool((value != value.flatten()[0]).any())
             if drawn and all(torch.equal(starts[0][name], other[name]) for other in starts[1:]):
                 raise ValueError(
                     f"expected every layer with drawn parameters to define reset_parameters(), got {prefix!r} "

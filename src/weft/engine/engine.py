@@ -124,8 +124,8 @@ class Engine:
         """The state before the first step; `builds` are the objectives as each seed builds them."""
         builds = builds or [self.objective] * len(seeds)
         starts = [initialize(built, seed, init) for built, seed in zip(builds, seeds, strict=True)]
-        if init == "reset" and len(starts) > 1:
-            refuse_alike(self.objective, [params for params, _ in starts])
+        if len(starts) > 1:
+            refuse_alike(self.objective, [params for params, _ in starts], init)
         to_device = partial(Tensor.to, device=device)
         state = State(
             objective=self.objective,

@@ -128,8 +128,8 @@ class _Ranges(TorchDispatchMode):
             place = args[0].untyped_storage().data_ptr()
             self.ends.pop(place, None)
             if name == "aten::uniform_" and args[0].nbytes == args[0].untyped_storage().nbytes():
-                told = [float(end) for end in args[1:3]]  # ends that are the default are not passed on
-                self.ends[place] = (told[0] if told else 0.0, told[1] if len(told) > 1 else 1.0)
+                low, high = args[1] if len(args) > 1 else 0.0, args[2] if len(args) > 2 else 1.0  # left out if default
+                self.ends[place] = (float(low), float(high))
         return answer
 
 

@@ -346,9 +346,9 @@ def learned(run: Run) -> Objective:
     """The engine's objective, with what the (first) run has learned put into it, on the CPU."""
     objective, first = run.engine.objective, answers(*run)
     state = (first[0] if len(first) == 1 else run.state).replica(0)
-    with torch.no_grad():
-        for name, tensor in (*objective.named_parameters(), *objective.named_buffers()):
-            tensor.copy_(state.params[name] if name in state.params else state.buffers[name])
+    for name, tensor in (*objective.named_parameters(), *objective.named_buffers()):
+        value = state.params[name] if name in state.params else state.buffers[name]
+        tensor.data = value.detach().to(tensor.device, copy=True)
     return objective.eval()
 
 

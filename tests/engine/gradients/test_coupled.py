@@ -351,7 +351,7 @@ def test_neutral_trains_as_plain_training_does(replicas):
         close(told(neutral, k), told(plain, k), rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:expected tasks for EWC")
+@pytest.mark.filterwarnings("ignore:expected tasks for")
 def test_resumed_is_uninterrupted(tmp_path):
     strategy = STRATEGIES["penalized"]
     whole = learner(strategy).fit(X, Y)
