@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from scipy.spatial import cKDTree
 from sklearn.svm import LinearSVC
 
 from weft import Classifier, Optimizer
-from weft.bench.claims import Claim, Mutant, Report, altered, mean_of, median_of
+from weft.bench.claims import Claim, Mutant, Report, altered, each_of, mean_of, median_of, usual
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.data import spirals, spirals_test
 from weft.measures import environment_gradients, feature_signal
@@ -18,6 +19,7 @@ from weft.strategies import ANDMask
 
 DRAW, PRESET = 20, "readme"  # the setting of the authors' README: 16 environments, 16 shortcuts N(0, 1)
 SPIRAL = [0, 1]  # the features of the mechanism
+COLUMNS = {"all features": slice(None), "spirals alone": slice(2)}
 GONE = 0.01  # a training loss that is gone
 NOISE = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 EARLY = (0, 5, 10)  # steps at which gradients are looked at
@@ -43,7 +45,7 @@ class Shortcuts(Claim):
         "held where its direction has a cosine of .5 or more with that of rows whose shortcuts are noise; it is far "
         "smaller where it is at most half of the shortcuts'."
     )
-    quick = {"seeds": 3, "rows": 128, "width": 64, "steps": 300}
+    quick = {"seeds": 3, "rows": 128, "width": 64, "steps": 80}
     full = {"seeds": 16, "rows": 512, "width": 128, "steps": 600}
     mutant = Mutant(
         what="a mask that lets everything pass",
@@ -53,83 +55,38 @@ class Shortcuts(Claim):
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
-        report.plan(3)
-        x, y, environment = spirals(2 * setting.rows, preset=PRESET, random_state=DRAW)
-        kept = np.arange(len(x)) % (2 * setting.rows) < setting.rows  # of each environment one half; the other is new
-        test = spirals_test(preset=PRESET, random_state=DRAW)
-
-        linear, margin = separated(x, y, environment)
-        arms = cKDTree(x[y == 0][:, SPIRAL]).query(x[y == 1][:, SPIRAL])[0].min() / 2
-        report.figure(
-            "a linear map of the shortcuts, accuracy", 100 * linear, reference="100", unit="%", least=100, exact=True
-        )
-        report.figure(
-            "margin of that map to half the way between spirals", margin / arms, reference="> 1", least=2, exact=True
-        )
-
-        def net(columns: Any, steps: int, count: list[int]) -> Classifier:
-            return Classifier(
-                lambda i, o: MLP(i, o, hidden=(setting.width,) * 3, activation="leaky_relu", init="kaiming"),
-                optimizer=Optimizer("adam", lr=0.01),
-                steps=steps,
-                batch_size=None,
-                validation=(test[0][:, columns], test[1]),
-                replicas={"random_state": count},
-            )
-
-        everything, alone = list(range(x.shape[1])), SPIRAL
-        nets = {
-            name: report.fit(net(columns, setting.steps, seeds), x[kept][:, columns], y[kept], what=name)
-            for name, columns in (("all features", everything), ("spirals alone", alone))
-        }
-        gone = {name: np.array([first_below(learner, k) for k in range(len(seeds))]) for name, learner in nets.items()}
-        report.figure("steps until the loss is gone, all features", median_of(gone["all features"]))
-        report.figure(
-            "how many times as long the spirals alone take",
-            median_of(gone["spirals alone"] / gone["all features"]),
-            reference="> 1",
-            least=2,
-        )
-        when = [at(nets["all features"], "valid_accuracy", gone["all features"][k], k) for k in range(len(seeds))]
-        report.figure(
-            "accuracy without shortcuts when the loss is gone", mean_of(100 * np.array(when)), unit="%", most=60
-        )
-        each = [nets["all features"].replica(k) for k in range(len(seeds))]
-        gap = [100 * (n.score(x[kept], y[kept]) - n.score(x[~kept], y[~kept])) for n in each]
-        report.figure("gap to new rows of the same environments", mean_of(gap), reference="0", unit="%", most=1)
-        robust = self.noise(nets, x[~kept], y[~kept], len(seeds))
-        half = [np.array([tolerated(one) for one in robust[name]]) for name in nets]
+        report.plan(2 + len(seeds))
+        given = {"setting": setting, "report": report}
+        nets = report.every(COLUMNS, partial(learned, seeds=seeds, **given))
+        signals = report.every(seeds, partial(gradients, **given))
+        parts = {way: np.stack([one[way] for one in signals.values()]) for way in ("mean", "mask")}
+        cosine = np.stack([one["cosine"] for one in signals.values()])
+        plain, alone = nets.values()
+        tell, linear, margin = report.figure, *separated(setting)
+        name = "a linear map of the shortcuts, accuracy"
+        tell(name, 100 * linear, reference="100", unit="%", least=100, exact=True)
+        tell("margin of that map to half the way between spirals", margin, reference="> 1", least=2, exact=True)
+        tell("steps until the loss is gone, all features", median_of(plain["gone"]))
+        longer = median_of(alone["gone"] / plain["gone"])
+        tell("how many times as long the spirals alone take", longer, reference="> 1", least=2)
+        tell("accuracy without shortcuts when the loss is gone", mean_of(100 * plain["then"]), unit="%", most=60)
+        tell("gap to new rows of the same environments", mean_of(plain["gap"]), reference="0", unit="%", most=1)
+        half = [np.array([tolerated(one) for one in net["robust"]]) for net in (plain, alone)]
         name = "noise at which accuracy falls below 90 %, to that of the spirals"
-        report.figure(name, median_of(half[0] / half[1]), least=2)
-
-        parts, cosine = self.gradients(net, x[kept], y[kept], environment[kept], test, seeds, report)
-        report.figure(
-            "mechanism's part to the shortcuts' in the averaged gradient",
-            mean_of((parts["mean"][:, :, 0] / parts["mean"][:, :, 1]).mean(1)),
-            reference="< 1",
-            most=0.5,
-        )
-        report.figure(
-            "cosine of the mechanism's part to that without shortcuts, untrained",
-            mean_of(cosine[:, 0]),
-            reference="> 0",
-            least=0.5,
-        )
+        tell(name, median_of(half[0] / half[1]), least=2)
+        smaller = mean_of((parts["mean"][:, :, 0] / parts["mean"][:, :, 1]).mean(1))
+        tell("mechanism's part to the shortcuts' in the averaged gradient", smaller, reference="< 1", most=0.5)
+        name = "cosine of the mechanism's part to that without shortcuts, untrained"
+        tell(name, mean_of(cosine[:, 0]), reference="> 0", least=0.5)
         squares = (parts["mask"] ** 2).sum(1)
         left = squares[squares.sum(1) > 0]  # the mask may remove a seed's whole gradient
-        report.figure(
-            "mechanism's share of the masked gradient, all seeds and steps",
-            mean_of(100 * left[:, 0] / left.sum(1)),
-            unit="%",
-            least=90,
-        )
+        name = "mechanism's share of the masked gradient, all seeds and steps"
+        tell(name, mean_of(100 * left[:, 0] / left.sum(1)), unit="%", least=90)
+        norms = [parts[way][:, :, j].mean(0) for way in ("mean", "mask") for j in (0, 1)]
         report.table(
             "Norms of the first layer's gradient, mean over seeds: what is about the spirals, what about the shortcuts",
             ["step", "spirals", "shortcuts", "spirals, masked", "shortcuts, masked", "cosine"],
-            [
-                [step, *(parts[way][:, i, j].mean() for way in ("mean", "mask") for j in (0, 1)), cosine[:, i].mean()]
-                for i, step in enumerate(EARLY)
-            ],
+            zip(EARLY, *norms, cosine.mean(0), strict=True),
         )
         with report.picture(
             "shortcuts",
@@ -142,11 +99,10 @@ class Shortcuts(Claim):
             panels=3,
             size=(12.2, 3.7),
         ) as (left, centre, right):
-            for (name, learner), colour in zip(nets.items(), (ORANGE, BLUE), strict=True):
-                step, loss = learner.history_["step"], np.maximum(learner.history_["loss"], 1e-5)
-                left.plot(step, loss, color=colour, alpha=0.3, linewidth=1)
-                left.plot(step, np.median(loss, axis=1), color=colour, label=name)
-                centre.plot(NOISE, 100 * robust[name].mean(0), "o-", color=colour, label=name, markersize=4)
+            for (name, net), colour in zip(nets.items(), (ORANGE, BLUE), strict=True):
+                loss = np.maximum(net["loss"].T, 1e-5)
+                usual.curve(left, net["step"], loss, colour, seeds="-", middle=np.median, label=name)
+                usual.curve(centre, NOISE, 100 * net["robust"], colour, "o-")
             left.axhline(GONE, color=INK, linewidth=0.8, linestyle=":")
             note(left, setting.steps, GONE * 1.2, "gone", INK, ha="right")
             left.set(yscale="log", xlabel="step", ylabel="training loss", xlim=(0, setting.steps))
@@ -154,64 +110,87 @@ class Shortcuts(Claim):
             left.legend(loc="lower right", bbox_to_anchor=(1, 0.08))
             centre.set(xlabel="noise, standard deviation", ylabel="accuracy in %", ylim=(45, 101))
             centre.set_title("known environments, with noise")
-            bars(right, parts)
-
-    def noise(self, nets: dict[str, Any], x: Any, y: Any, count: int) -> dict[str, Any]:
-        """Accuracy in known environments by the noise added to every feature; seeds by levels of noise."""
-        found = {}
-        drawn = np.random.default_rng(1).standard_normal(x.shape).astype(np.float32)
-        for name, learner in nets.items():
-            columns = SPIRAL if name == "spirals alone" else slice(None)
-            one = [learner.replica(k) for k in range(count)]
-            found[name] = np.array([[n.score((x + s * drawn)[:, columns], y) for s in NOISE] for n in one])
-        return found
-
-    def gradients(
-        self, net: Any, x: Any, y: Any, environment: Any, test: Any, seeds: list[int], report: Report
-    ) -> tuple[dict[str, Any], Any]:
-        """Norms of the gradient's parts by seed, step and part (mechanism, shortcuts), and the mechanism's cosine."""
-        parts = {way: np.zeros((len(seeds), len(EARLY), 2)) for way in ("mean", "mask")}
-        cosine = np.zeros((len(seeds), len(EARLY)))
-        ways = {"mean": None, "mask": ANDMask(rescale=False)}
-        for k, seed in enumerate(report.each(seeds, "gradients")):
-            for i, step in enumerate(EARLY):
-                report.saw(x, y)
-                learner = net(list(range(x.shape[1])), step, [seed]).fit(x, y).replica(0)
-                report.spend(trainings=1, steps=step)
-                for way, strategy in ways.items():
-                    signal = feature_signal(learner, x, y, features=SPIRAL, environment=environment, strategy=strategy)
-                    parts[way][k, i] = signal.norm, signal.rest
-                a, b = (
-                    next(g.mean(0) for name, g in gradients.items() if name.endswith("weight"))[:, SPIRAL].flatten()
-                    for gradients in (
-                        environment_gradients(learner, x, y, environment=environment),
-                        environment_gradients(learner, *test, environment=np.zeros(len(test[1]))),
-                    )
-                )
-                cosine[k, i] = float(a @ b / (a.norm() * b.norm()))
-        return parts, cosine
+            shown = [
+                ("mean", 0, BLUE, "spirals"),
+                ("mean", 1, ORANGE, "shortcuts"),
+                ("mask", 0, GREEN, "spirals, masked"),
+            ]
+            for way, part, colour, label in shown:
+                usual.curve(right, EARLY, parts[way][:, :, part], colour, "o-", label=label)
+            right.set(xlabel="step", xticks=EARLY, ylabel="norm", title="first layer's gradient")
+            right.legend(loc="upper right")
 
 
-def separated(x: Any, y: Any, environment: Any) -> tuple[float, float]:
-    """The accuracy of the widest linear separation of the shortcuts, and its margin."""
+def rows(setting: Any) -> tuple[Any, Any, Any]:
+    """Rows, labels and environments: of each environment one half to learn from, then the other, which is new; test."""
+    x, y, environment = spirals(2 * setting.rows, preset=PRESET, random_state=DRAW)
+    kept = np.arange(len(x)) % (2 * setting.rows) < setting.rows
+    halves = ((x[here], y[here], environment[here]) for here in (kept, ~kept))
+    return *halves, spirals_test(preset=PRESET, random_state=DRAW)
+
+
+def make(columns: slice, steps: int, seeds: list[int], setting: Any) -> Classifier:
+    """A net that sees some columns; test rows are evaluated for the curves only."""
+    x, y = spirals_test(preset=PRESET, random_state=DRAW)
+    return Classifier(
+        partial(MLP, hidden=(setting.width,) * 3, activation="leaky_relu", init="kaiming"),
+        optimizer=Optimizer("adam", lr=0.01),
+        steps=steps,
+        batch_size=None,
+        validation=(x[:, columns], y),
+        replicas={"random_state": seeds},
+    )
+
+
+def learned(name: str, *, setting: Any, seeds: list[int], report: Report) -> dict[str, Any]:
+    """For each seed: the loss, when it is gone and what is right then, the gap to new rows, accuracy by noise."""
+    (x, y, _), (new, label, _), _ = rows(setting)
+    see = COLUMNS[name]
+    learner = report.fit(make(see, setting.steps, seeds, setting), x[:, see], y, what=name)
+    history = {key: learner.history_[key] for key in ("step", "loss", "valid_accuracy")}
+    below = history["loss"] < GONE
+    first = np.where(below.any(0), below.argmax(0), -1)  # the last record where it never is
+    drawn = np.random.default_rng(1).standard_normal(new.shape).astype(np.float32)
+    noisy = [(new + s * drawn)[:, see] for s in NOISE]
+    gap = each_of(learner, lambda n: 100 * (n.score(x[:, see], y) - n.score(new[:, see], label)), lost=np.nan)
+    robust = each_of(learner, lambda n: [n.score(z, label) for z in noisy], lost=[np.nan] * len(NOISE))
+    then = history["valid_accuracy"][first, np.arange(len(seeds))]
+    return {**history, "gone": history["step"][first].astype(float), "then": then, "gap": gap, "robust": robust}
+
+
+def gradients(seed: int, *, setting: Any, report: Report) -> dict[str, Any]:
+    """Norms of the gradient's parts by step and part (mechanism, shortcuts), and the mechanism's cosine."""
+    (x, y, environment), _, test = rows(setting)
+    found: dict[str, list[Any]] = {"mean": [], "mask": [], "cosine": []}
+    for step in report.each(EARLY, "gradients"):
+        report.saw(x, y)
+        learner = make(slice(None), step, [seed], setting).fit(x, y).replica(0)
+        report.spend(trainings=1, steps=step)
+        for way, strategy in (("mean", None), ("mask", ANDMask(rescale=False))):
+            signal = feature_signal(learner, x, y, features=SPIRAL, environment=environment, strategy=strategy)
+            found[way].append([signal.norm, signal.rest])
+        a, b = (
+            next(g.mean(0) for name, g in slopes.items() if name.endswith("weight"))[:, SPIRAL].flatten()
+            for slopes in (
+                environment_gradients(learner, x, y, environment=environment),
+                environment_gradients(learner, *test, environment=np.zeros(len(test[1]))),
+            )
+        )
+        found["cosine"].append(float(a @ b / (a.norm() * b.norm())))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def separated(setting: Any) -> tuple[float, float]:
+    """The accuracy of the widest linear separation of the shortcuts, and its margin to half the way between spirals."""
+    x, y, environment = spirals(2 * setting.rows, preset=PRESET, random_state=DRAW)
     first = [np.flatnonzero((environment == e) & (y == 1))[0] for e in np.unique(environment)]
     signatures = x[first, 2:].astype(float)  # every row of an environment has its signature, times the label's sign
     labels = np.repeat([1, -1], len(signatures))
     svm = LinearSVC(C=1e6, fit_intercept=False, max_iter=1_000_000, random_state=0)
     weights = svm.fit(np.concatenate([signatures, -signatures]), labels).coef_[0]
     distances = signatures @ weights / np.linalg.norm(weights)
-    return float((distances > 0).mean()), float(distances.min())
-
-
-def first_below(learner: Any, k: int) -> float:
-    """The step at which a replica's training loss is first gone; the last one if it never is."""
-    below = learner.history_["loss"][:, k] < GONE
-    return float(learner.history_["step"][int(below.argmax()) if below.any() else -1])
-
-
-def at(learner: Any, measure: str, step: float, k: int) -> float:
-    """A replica's measure recorded at a step."""
-    return float(learner.history_[measure][np.searchsorted(learner.history_["step"], step), k])
+    arms = cKDTree(x[y == 0][:, SPIRAL]).query(x[y == 1][:, SPIRAL])[0].min() / 2
+    return float((distances > 0).mean()), float(distances.min()) / arms
 
 
 def tolerated(accuracy: Any) -> float:
@@ -222,15 +201,3 @@ def tolerated(accuracy: Any) -> float:
     i = below[0]
     share = (accuracy[i - 1] - 0.9) / (accuracy[i - 1] - accuracy[i])
     return NOISE[i - 1] + float(share) * (NOISE[i] - NOISE[i - 1])
-
-
-def bars(ax: Any, parts: dict[str, Any]) -> None:
-    """The gradient's norm about each kind of feature, at the early steps, averaged and masked."""
-    kinds = [("mean", 0, BLUE, "spirals"), ("mean", 1, ORANGE, "shortcuts"), ("mask", 0, GREEN, "spirals, masked")]
-    for j, (way, part, colour, label) in enumerate(kinds):
-        height = parts[way][:, :, part].mean(0)
-        ax.bar(np.arange(len(EARLY)) + 0.26 * (j - 1), height, width=0.24, color=colour, label=label)
-    ax.set_xticks(range(len(EARLY)), [f"step {step}" for step in EARLY])
-    ax.set(ylabel="norm of the gradient")
-    ax.set_title("first layer's gradient")
-    ax.legend(loc="upper right")

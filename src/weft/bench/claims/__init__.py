@@ -37,13 +37,17 @@ if TYPE_CHECKING:
         each_of,
         hits_of,
         least_losses,
+        middle_of,
         scores_of,
         searched,
         stacked,
+        swept,
+        told,
         tuned,
     )
     from weft.bench.claims.running import caught, judge, reproduce
+    from weft.bench.claims.selecting import chosen_by
     from weft.bench.claims.telling import Report
-    from weft.bench.claims.usual import bands, curve, dots, dumbbells, plane
+    from weft.bench.claims.usual import bands, chances, curve, dots, dumbbells, plane, sheets
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Report"]
 
 Item = TypeVar("Item")
-Key = TypeVar("Key", bound=str | int | tuple[str | int, ...])
+Key = TypeVar("Key", bound=str | float | tuple[str | float, ...])
 Value = TypeVar("Value")
 Trained = TypeVar("Trained", bound="Learner")
 Progress = Callable[[float, str], None]
@@ -55,6 +55,7 @@ class Report:
         self.processes = 1  # among which parts were shared out
         self._progress, self._workers, self._kept = progress, workers, Parts() if parts is None else parts
         self._parts, self._done, self._what = 1, 0.0, ""
+        self._asked: set[str] = set()  # the parts' names
 
     def __getstate__(self) -> Json:
         """As another process needs it, to count there: nothing kept, and nobody to show progress to."""
@@ -283,6 +284,10 @@ class Report:
         Args:
             works: by name; see `part`. What one changes, another does not see.
         """
+        for name in works:
+            if name in self._asked:
+                raise ValueError(f"expected each part of a run once, got {name!r} again; give it a name of its own")
+            self._asked.add(name)
         found: dict[str, Value] = {}
         for name in [name for name in works if name in self._kept]:
             found[name], cost = self._kept.read(name)
@@ -308,10 +313,11 @@ class Report:
 
         Args:
             keys: what the pieces of work differ in; a tuple's items are several arguments.
-            work: called with a key.
+            work: called with a key; its name is the beginning of the parts' names.
         """
         given = {key: key if isinstance(key, tuple) else (key,) for key in keys}
-        names = {key: ", ".join(map(str, words)) for key, words in given.items()}
+        what = getattr(work.func if isinstance(work, partial) else work, "__name__", "part")
+        names = {key: f"{what}: {', '.join(map(str, words))}" for key, words in given.items()}
         if len(set(names.values())) < len(names):
             raise ValueError(f"expected keys that read differently, got {', '.join(names.values())}; rename one")
         found = self.parts({names[key]: partial(work, *words) for key, words in given.items()})

@@ -10,9 +10,9 @@ import numpy as np
 from weft.bench.pictures import BLUE, INK, ORANGE, SOFT, blank, note, ramp
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["bands", "curve", "dots", "dumbbells", "plane"]
+__all__ = ["bands", "chances", "curve", "dots", "dumbbells", "plane", "sheets"]
 
 
 def dots(ax: Any, scores: Mapping[str, Any], colours: Mapping[str, str], *, chance: float) -> None:
@@ -110,16 +110,34 @@ def dumbbells(ax: Any, scores: Mapping[str, Mapping[str, ArrayLike]], colours: M
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(colours), borderaxespad=0.2, markerscale=0.7)
 
 
-def plane(ax: Any, chance: Any, edge: float, x: Any, y: Any, some: int = 200) -> None:
+def chances(net: Any, x: NDArray[Any], noise: NDArray[Any], resolution: int = 80) -> NDArray[Any]:
+    """The probability of label 1 over a square around the origin, averaged over draws of the further columns.
+
+    Args:
+        net: a fitted classifier.
+        x: rows whose first two columns the square holds.
+        noise: what the columns after the first two hold; shape (draws, columns).
+        resolution: points along each side.
+    """
+    side = np.linspace(-_edge(x), _edge(x), resolution)
+    square = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    total = np.zeros(len(square))
+    for draw in noise:
+        rows = np.concatenate([square, np.broadcast_to(draw, (len(square), len(draw)))], axis=1)
+        total += net.predict_proba(rows.astype(np.float32))[:, 1] / len(noise)
+    return total.reshape(resolution, resolution)
+
+
+def plane(ax: Any, chance: Any, x: Any, y: Any, some: int = 200) -> None:
     """The probability of label 1 over a square around the origin, and some rows.
 
     Args:
         ax: where.
-        chance: probabilities, rows from below.
-        edge: half of the square's side.
+        chance: probabilities, as `chances` gives them for these rows.
         x, y: rows, of which two columns are drawn, and their labels.
         some: how many rows of each label.
     """
+    edge = _edge(x)
     ax.imshow(
         chance,
         origin="lower",
@@ -134,3 +152,28 @@ def plane(ax: Any, chance: Any, edge: float, x: Any, y: Any, some: int = 200) ->
         rows = x[y == label][:some]
         ax.scatter(rows[:, 0], rows[:, 1], s=6, color=colour, linewidth=0)
     blank(ax)
+
+
+def sheets(ax: Any, images: Mapping[str, NDArray[Any]], columns: int = 7) -> None:
+    """Two rows of images under each title, every channel in a colour of its own.
+
+    Args:
+        ax: where.
+        images: by title; shape (images, channels, height, width), with at most two channels.
+        columns: images beside each other.
+    """
+    blank(ax)
+    for place, (title, some) in enumerate(images.items()):
+        top = -3.0 * place
+        rows = [np.concatenate(list(some[i : 2 * columns : 2]), axis=2) for i in (0, 1)]
+        for strip, colour in zip(np.concatenate(rows, axis=1), (BLUE, ORANGE), strict=False):
+            image = ramp(colour, colour)(strip)
+            image[..., 3] = strip / max(strip.max(), 1e-9)
+            ax.imshow(image, extent=(0, columns, top - 2, top), interpolation="bilinear")
+        note(ax, 0, top + 0.12, title, fontweight="normal", fontsize=9)
+    ax.set(xlim=(0, columns), ylim=(-3.0 * len(images) + 0.9, 0.7), aspect="equal")
+
+
+def _edge(x: NDArray[Any]) -> float:
+    """Half of the side of the square that holds the first two columns."""
+    return 1.06 * float(np.abs(x[:, :2]).max())
