@@ -49,7 +49,7 @@ class Ring(Claim):
         "are five times as wide as the paper's (deviation .05, not .01) and training is short: half of the samples "
         "within three deviations is enough there, 90 % at the full setting. The paper's deviation is not run."
     )
-    quick = {"seeds": 4, "steps": 1000, "schedule": "constant", "momentum": None, "good": 50.0}
+    quick = {"seeds": 6, "steps": 600, "schedule": "constant", "momentum": None, "good": 50.0}
     full = {"seeds": 8, "steps": 4000, "schedule": "linear", "momentum": 0.5, "good": 90.0}
     mutant = Mutant(what="a generator that sees no noise", misses="modes found", names={"GAN": Mute})
 
@@ -76,6 +76,7 @@ class Ring(Claim):
             reference="98.9 of the data themselves",
             unit="%",
             least=setting.good,
+            most=98.9,  # the data's own share: more would be clouds that are too narrow
         )
         name = "seeds that find all 8 with momentum, beta1 = .5"
         if setting.momentum is None:

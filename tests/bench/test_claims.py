@@ -18,9 +18,11 @@ from weft.bench.claims import (
     Claim,
     Report,
     anew,
+    bands,
     caught,
     claims_folder,
     combinations,
+    exponents,
     judge,
     last,
     least_losses,
@@ -30,6 +32,7 @@ from weft.bench.claims import (
     mean_over,
     median_of,
     reproduce,
+    resampled,
     scores_of,
     searched,
     share_of,
@@ -845,6 +848,64 @@ def test_a_search_goes_by_the_rows_held_out_and_its_own_seeds():
     means = [least_losses(learner).reshape(2, 2).mean(1) for learner in fitted]
     assert loss == np.min(means)
     assert best["objective__noise"] == (0.5, 1.0)[int(np.argmin(np.min(means, axis=1)))]
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict"),
+    [([1e-7, -9e-7], "holds"), ([[1e-7], [-2e-6]], "fails"), ([2e-6, 0.0], "fails"), ([0.0, np.nan], "fails")],
+)
+def test_the_worst_of_what_should_be_nought_is_judged_on_both_sides(off, verdict):
+    report = Report()
+    report.worst("off", off, most=1e-6, unit="sd")
+    (figure,) = report.figures
+    assert figure["verdict"] == verdict
+    assert figure["exact"]
+    assert figure["reference"] == "0; here at most 1e-06 sd"
+    assert verdict == "fails" or figure["measured"] == 9e-7
+
+
+def test_tasks_learned_in_turn_are_counted_and_looked_at_after_each():
+    from weft import Regressor
+
+    said = []
+    report = Report(progress=lambda share, what: said.append((share, what)))
+    x = np.linspace(0, 1, 20)[:, None]
+    tasks = [(x, x[:, 0]), (x, -x[:, 0])]
+    learner = Regressor(hidden=(4,), steps=10, replicas=3, random_state=0)
+    seen = report.in_turn(learner, tasks, lambda one: (one.tasks_[:], one.n_steps_), "turns")
+    assert seen == [(["0"], 10), (["0", "1"], 20)]
+    assert (report.trainings, report.steps) == (3, 60)
+    assert said[-1] == (1.0, "turns")
+    other = Report()
+    other.saw(*tasks[0])
+    assert other.data < report.data, "all tasks' rows are seen"
+
+
+def test_what_replicas_drawn_anew_say_is_an_interval():
+    random = np.random.default_rng(0)
+    inside = []
+    for _ in range(200):
+        x = random.normal(size=60)
+        draws = random.multinomial(60, [1 / 60] * 60, 200)
+        draws[0] = 1
+        found = resampled(draws @ x / 60, replicas=60)
+        assert (found.value, found.replicas) == (pytest.approx(x.mean()), 60)
+        inside.append(found.interval[0] <= 0 <= found.interval[1])
+    assert 0.9 <= np.mean(inside) <= 0.98
+    law = exponents([1.0, 2.0, 8.0], [[3.0, 6.0, 24.0], [5.0, 5.0 / 4, 5.0 / 64]])
+    np.testing.assert_allclose(law, [1.0, -2.0])
+
+
+def test_bands_end_at_the_quantiles_that_are_asked_for():
+    values = np.arange(5.0)[:, None] * [1.0, 10.0]
+    with canvas() as (_, ax):
+        bands(ax, [0, 1], values, "black")
+        bands(ax, [0, 1], values**2, "black", between=(0.25, 0.75), middle=np.median)
+        first, second = (band.get_paths()[0].vertices[:, 1] for band in ax.collections)
+        means, medians = (line.get_ydata().tolist() for line in ax.lines)
+    assert (first.min(), first.max()) == (0.0, 40.0)
+    assert (second.min(), second.max()) == (1.0, 900.0)
+    assert (means, medians) == ([2.0, 20.0], [4.0, 400.0])
 
 
 def test_the_page_shows_what_is_not_settled_and_what_was_changed(folder, tmp_path):

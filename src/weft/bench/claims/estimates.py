@@ -182,8 +182,8 @@ def resampled(values: ArrayLike, replicas: int) -> Estimate:
 def exponents(at: ArrayLike, values: ArrayLike) -> NDArray[np.float64]:
     """The power of `at` that each row of values falls or rises with, by least squares on logarithms.
 
-    >>> exponents([1.0, 2.0, 4.0], [[1.0, 0.5, 0.25], [2.0, 2.0, 2.0]]).tolist()
-    [-1.0, 0.0]
+    >>> exponents([1.0, 2.0, 4.0], [[1.0, 0.5, 0.25], [2.0, 8.0, 32.0]]).round(6).tolist()
+    [-1.0, 2.0]
     """
     along = np.log(np.asarray(at, dtype=float))
     along = along - along.mean()
