@@ -134,6 +134,7 @@ class RandomGradients(Claim):
             note(right, at[0], 58, "random labels,\nwith the mask", BLUE)
             note(right, at[-1], 88, "shared labels,\nwith the mask", GREEN, ha="right")
             right.axhline(50, color=INK, linewidth=0.8, linestyle="--")
+            note(right, at[0], 51, "chance")
             right.set(xscale="log", title="A net", xlabel="environments d", ylabel="training accuracy, %")
             right.minorticks_off()
             right.set_xticks(at, [str(d) for d in at])

@@ -126,6 +126,7 @@ def draw(found: dict[str, dict[str, Any]], many: dict[int, Any], preset: str, re
         if many:
             usual.curve(axes[-1], list(many), np.stack(list(many.values()), axis=1), INK, middle=np.median)
             axes[-1].set(xscale="log", ylim=(40, 101), xlabel="environments", ylabel="test accuracy in %", title="ERM")
+            axes[-1].minorticks_off()
             axes[-1].set_xticks(list(many), [f"{count:,}" for count in many])
 
 
