@@ -85,6 +85,26 @@ def test_differing_rates_and_thresholds(optimizer):
     np.testing.assert_allclose(many.predict_proba(X), many.replica(best).predict_proba(X))
 
 
+@pytest.mark.parametrize("algorithm", ["sgd", "adam"])
+def test_a_tiny_rate_beside_others_costs_them_nothing(algorithm):
+    """Single precision: a step at the first one's rate, scaled up, would have no digit left."""
+    rates, settings = [1e-9, 0.1, 3.0], {"steps": 30, "batch_size": None, "random_state": 0, "device": "cpu"}
+    many = Classifier(hidden=(8,), optimizer=algorithm, replicas={"optimizer__lr": rates}, **settings).fit(X, Y)
+    for k, lr in enumerate(rates[:2]):
+        single = Classifier(hidden=(8,), optimizer=Optimizer(algorithm, lr=lr), **settings).fit(X, Y)
+        np.testing.assert_allclose(many.replica(k).predict_proba(X), single.predict_proba(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["asgd", "rprop"])
+def test_rates_that_steps_do_not_go_with_are_not_stacked(algorithm):
+    settings = {**COMMON, "random_state": 3, "optimizer": algorithm}
+    with pytest.warns(VectorizationWarning, match="do not go with its learning rate"):
+        many = Classifier(net, replicas={"optimizer__lr": [1e-3, 1e-1]}, **settings).fit(X, Y)
+    for k, lr in enumerate([1e-3, 1e-1]):
+        single = Classifier(net, **{**settings, "optimizer": Optimizer(algorithm, lr=lr)}).fit(X, Y)
+        assert_same_run(many.replica(k), single)
+
+
 def test_a_diverged_replica_is_frozen_and_the_others_go_on():
     x, y = X, X @ np.array([1.0, -1.0, 2.0, 0.5])
     settings = {**COMMON, "epochs": 15, "random_state": 0}

@@ -147,10 +147,19 @@ class Optimizer(Configured):
     @property
     def elementwise(self) -> bool:
         """Whether one optimizer may serve stacked replicas."""
+        return self._named() in _ELEMENTWISE
+
+    def _named(self) -> str:
+        """The name of its class, or "" where a function makes it."""
         factory: Any = self._factory()
         while isinstance(factory, functools.partial):
             factory = factory.func
-        return getattr(factory, "__name__", "") in _ELEMENTWISE and inspect.isclass(factory)
+        return factory.__name__ if inspect.isclass(factory) else ""
+
+    @property
+    def proportional(self) -> bool:
+        """Whether its step goes with the learning rate, so that replicas may have rates of their own."""
+        return self._named() not in ("ASGD", "Rprop")
 
     @property
     def plain(self) -> bool:

@@ -151,7 +151,9 @@ class Engine:
         state.act = self.call
         for player in self.players:
             params = {n: state.params[n] for n in self.names[player]}
-            state.optimizers[player] = self.optimizers[player].make(params)
+            # Replicas with rates of their own: a step at rate 1, as precise as it can be, is scaled for each of them.
+            optimizer = self.optimizers[player].having(lr=1.0) if self.rates is not None else self.optimizers[player]
+            state.optimizers[player] = optimizer.make(params)
             if is_torch_scheduler(self.schedule):
                 self.schedulers[player] = self.schedule(state.optimizers[player])
         self._rates = {p: [g["lr"] for g in state.optimizers[p].param_groups] for p in self.players}
@@ -377,9 +379,8 @@ class Engine:
         if factor is not None:
             step = {n: s * factor for n, s in step.items()}
         if self.rates is not None:
-            base = self.optimizers[player].settings["lr"]
             common = {n for n in step if self.optimizers[player].group_of(n) is None}
-            step = {n: s * self.broadcast(self.rates / base, s) if n in common else s for n, s in step.items()}
+            step = {n: s * self.broadcast(self.rates, s) if n in common else s for n, s in step.items()}
         if self.strategy.does("update"):
             at = self._place(state, player)._replace(params=before)
             route, lr = self._route(player, at, batch), self._rate(player, rate, factor, step)
@@ -402,7 +403,7 @@ class Engine:
         lr = rate.to(first) if isinstance(rate, Tensor) else first.new_full((), rate)
         lr = lr if factor is None else lr * factor
         if self.rates is not None:
-            return lr * (self.rates / self.optimizers[player].settings["lr"])
+            return lr * self.rates
         return lr if self.replicas is None else lr.expand(self.replicas)
 
     # --- a task's beginning and end ------------------------------------------------------------------

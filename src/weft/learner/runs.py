@@ -172,12 +172,16 @@ def _stackable(settings: Settings, told: list[dict[str, Any]]) -> bool:
     """Whether the replicas can be trained as one; says once why not."""
     free = {"random_state", "optimizer__lr", *(f"strategy__{name}" for name in settings.strategy.sweeps)}
     fixed = [name for name in told[0] if name not in free]
-    odd = [o for o in optimizers_of(settings.optimizer, settings.objective).values() if not o.elementwise]
+    optimizers = optimizers_of(settings.optimizer, settings.objective).values()
+    odd = [o for o in optimizers if not o.elementwise]
+    own = [o for o in optimizers if not o.proportional] if "optimizer__lr" in told[0] else []
     reason = ""
     if fixed:
         reason = f"{fixed[0]!r} changes what is computed"
     elif odd:
         reason = f"{odd[0]!r} does not act on each component by itself"
+    elif own:
+        reason = f"the steps of {own[0]!r} do not go with its learning rate"
     elif is_torch_scheduler(settings.schedule) and "optimizer__lr" in told[0]:
         reason = "a torch scheduler keeps one learning rate"
     if reason:
