@@ -54,14 +54,12 @@ def test_without_a_parent_or_git_all_run(repository, tmp_path_factory):
 
 
 def test_a_third_of_those_that_did_not_change(repository):
-    seen = set()
-    for i in range(12):
+    for i in range(3):
         repository.commit("README.md", text=str(i))
         found = repository.chosen()
         assert len(found) == 4
         assert repository.chosen() == found
-        seen |= found
-    assert seen == set(NAMES)
+    assert set().union(*(third(set(NAMES), f"commit {i}") for i in range(60))) == set(NAMES), "each has its turn"
     assert repository.chosen("all") == set(NAMES)
 
 
