@@ -123,7 +123,7 @@ def test_solved_objectives_and_columns_named_like_options(table, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert "held-out R2" in result.stdout
     assert run("resume", str(folder)).exit_code == 0
-    assert "no records" in run("show", str(folder)).stdout
+    assert "solved in closed form: training loss" in run("show", str(folder)).stdout
     refused(run("show", str(folder), "--png", str(tmp_path / "c.png")), "expected records to draw")
 
 
