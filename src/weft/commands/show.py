@@ -36,11 +36,12 @@ def show(
         facts = about(run)
         history = records(run)
         lines, risks, matrix = curves(history), risk(run), by_task(run)
+        stepped = any(record["step"] for record in history)
         if png is not None:
             if png.is_dir() or (png.exists() and not force):
                 raise ValueError(f"expected a new file for the picture, got {png}, which is there; --force replaces it")
-            if not lines:
-                raise ValueError(f"expected records to draw in {run}, got none")
+            if not lines or not stepped:
+                raise ValueError(f"expected records to draw in {run}, got none{'; it was solved' if lines else ''}")
             tasks: dict[str, float] = {}
             for record, before in zip(history, [None, *history], strict=False):
                 if "task" in record and record["task"] not in tasks:
@@ -57,9 +58,11 @@ def show(
         if not lines:
             screen.print("no records: solved in closed form, or not yet begun")
         else:
-            screen.print(Text(drawn(lines, width=min(screen.width - 2, 100))))
+            if stepped:
+                screen.print(Text(drawn(lines, width=min(screen.width - 2, 100))))
             last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
-            screen.print(Text(printable(f"at step {history[-1]['step']}: {last}")))
+            when = f"at step {history[-1]['step']}" if stepped else "solved in closed form"
+            screen.print(Text(printable(f"{when}: {last}")))
         if risks:
             print_risk(screen, risks)
         if matrix:

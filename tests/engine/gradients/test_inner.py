@@ -10,6 +10,7 @@ from torch.func import grad, jacrev, vmap
 
 from weft import Learner
 from weft.core import Objective, Output
+from weft.core.random import normal, uniform
 from weft.strategies import EWC, SAM, ANDMask, GeometricMean, VREx
 
 rng = np.random.default_rng(0)
@@ -98,3 +99,55 @@ def test_a_neutral_mask_is_the_mean(kind, each):
     mask = Learner(kind(), strategy=ANDMask(threshold=0.0, each=each), **settings).fit(X, environment=SITE)
     mean = Learner(kind(), **settings).fit(X)
     torch.testing.assert_close(params(mask), params(mean))
+
+
+class WGAN(Objective):
+    """Wasserstein GAN with a gradient penalty between data and samples."""
+
+    fields = ("x",)
+    players = ("critic", "generator")
+    progress = ("critic_loss", "min")
+
+    def build(self, spec):
+        self.critic = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.generator = nn.Linear(2, 3)
+
+    def forward(self, batch, player=""):
+        x = batch["x"]
+        z = normal((len(x), 2), place="z", dtype=x.dtype)
+        made = self.generator(z)
+        if player == "generator":
+            return Output(-self.critic(made).squeeze(-1))
+        between = x + uniform((len(x), 1), place="mix", dtype=x.dtype) * (made - x)
+        slopes = grad(lambda x: self.critic(x).sum())(between)
+        return Output((self.critic(made) - self.critic(x)).squeeze(-1) + 10.0 * (slopes.norm(dim=-1) - 1.0).square())
+
+
+@pytest.mark.parametrize("name", ["erm", "groups", "examples", "gradient_at"])
+def test_a_game_with_a_gradient_penalty(name):
+    strategy = STRATEGIES[name]
+    settings = {**SETTINGS, "epochs": 3, "strategy": strategy}
+    many = Learner(WGAN(), replicas=2, **settings).fit(X, environment=SITE)
+    assert many.training_.runs[0].state.replicas == 2, "trained as one"
+    for k in range(2):
+        single = Learner(WGAN(), **{**settings, "random_state": 1 + k}).fit(X, environment=SITE)
+        torch.testing.assert_close(many.replica(k).training_.runs[0].state.params, params(single))
+
+
+class Centred(nn.Module):
+    """Rows that mix, without buffers: those of batch normalization cannot be changed inside `torch.func.grad`."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+class Mixed(Energy):
+    def build(self, spec):
+        self.net = nn.Sequential(nn.Linear(3, 8, bias=False), Centred(), nn.Tanh(), nn.Linear(8, 1))
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_examples_that_the_net_couples(replicas):
+    settings = {**SETTINGS, "batch_size": None, "replicas": replicas}
+    mask = Learner(Mixed(), strategy=ANDMask(threshold=0.0, each="example"), **settings).fit(X)
+    torch.testing.assert_close(params(mask), params(Learner(Mixed(), **settings).fit(X)))
