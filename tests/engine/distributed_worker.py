@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,9 @@ from weft.strategies import (
     SynapticIntelligence,
     TemporalANDMask,
 )
+
+# The cases are about processes, not about whether the method is at its best there.
+warnings.filterwarnings("ignore", message="expected (tasks for|the same rows at every step)")
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(41, 4))
