@@ -209,7 +209,7 @@ def test_the_catalogue_shows_what_a_method_takes_without_types(site):
     for room, call in {
         "sources": "Episodes(draw, *, tasks=25, shots=10, queries=None, classes=None)",
         "objectives": "GAN(latent=2, *, generator=None, critic=None, hidden=(128, 128), critic_steps=1",
-        "attacks": "PGD(*, eps=0.1, steps=1, step=None, start='clean')",
+        "attacks": "PGD(*, eps=0.1, steps=1, step=None, start='clean', bounds='rows')",
     }.items():
         text = (site / "catalogue" / f"{room}.html").read_text(encoding="utf-8")
         assert call in html.unescape(re.sub(r"<[^>]+>", "", text))

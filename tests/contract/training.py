@@ -1,6 +1,7 @@
 """Trains a strategy with an objective on the contract's small data, and tells whether it learns."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,9 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
         learner.fit(case.episodes())
     elif case.source is not None:
         source = case.source("groups" if grouped else "flat")
-        learner.partial_fit(source, task="first").partial_fit(source, task="second")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="expected the same rows at every step")
+            learner.partial_fit(source, task="first").partial_fit(source, task="second")
     else:
         environment = SITE if grouped else None
         for task in ("first", "second"):

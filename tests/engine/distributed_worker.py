@@ -46,6 +46,9 @@ from weft.strategies import (
     TemporalANDMask,
 )
 
+# The cases are about processes, not about whether the method is at its best there.
+warnings.filterwarnings("ignore", message="expected (tasks for|the same rows at every step)")
+
 rng = np.random.default_rng(0)
 X = rng.normal(size=(41, 4))
 Y = (X[:, 0] + 0.5 * X[:, 1] * X[:, 2] > 0).astype(int)

@@ -101,7 +101,7 @@ def _warn_of_discarded(settings: Settings, builds: list[Objective]) -> None:
                 f"expected init='keep' for a module with weights of its own, got init={settings.init!r}, which draws "
                 f"them anew from the seed: {name!r} has values that no fresh draw has; pass init='keep' to begin with "
                 f"them, init={{'net.0.*': 'keep'}} for some, or a factory in place of the module",
-                stacklevel=6,
+                stacklevel=7,
             )
             return
 
@@ -331,7 +331,7 @@ def _warn(strategy: Strategy, known: Known, plan: Plan, source: Source, said: se
     for text in told:
         if text is not None and text not in said:
             said.add(text)
-            warnings.warn(text, stacklevel=5)
+            warnings.warn(text, stacklevel=6)
 
 
 def records(phase: Phase) -> Iterator[dict[str, Any]]:
