@@ -24,7 +24,7 @@ def test_there_are_sixty_kills_and_more():
 @pytest.mark.parametrize(("scenario", "moments"), KILLS)
 def test_kills(scenario, moments, tmp_path):
     results = attempts(scenario, tmp_path, moments)
-    assert len(results) == (moments or POINTS[scenario])
+    assert len(results) >= (moments or POINTS[scenario])
     killed = sum(result["killed"] for result in results)
     assert killed == len(results) if not moments else killed >= 1
 

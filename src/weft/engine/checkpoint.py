@@ -146,6 +146,6 @@ def _unlisted(folder: Path, header: Json) -> bytes:
     warnings.warn(
         f"{folder} was kept by an earlier version of weft, without {manifest.NAME}: whether its configuration and its "
         "data are those of the run cannot be checked; save it again to have that",
-        stacklevel=4,
+        stacklevel=5,
     )
     return data
