@@ -185,6 +185,13 @@ class Flat(nn.Module):
         return F.dropout(x.reshape(-1, 2), 0.5).reshape(len(x), -1)
 
 
+class Chains(nn.Module):
+    """Twice as many chains as there are rows: they are nobody's."""
+
+    def forward(self, x):
+        return x + torch.randn(12, 8).cumsum(0)[-1]
+
+
 class Skipping(nn.Module):
     """Goes one of two ways for all rows, and draws in either."""
 
@@ -192,7 +199,7 @@ class Skipping(nn.Module):
         return x + torch.randn_like(x) if torch.rand(()) < 0.5 else x - torch.randn_like(x)
 
 
-@pytest.mark.parametrize("make", [DropConnect, TimeFirst, Flat, Skipping])
+@pytest.mark.parametrize("make", [DropConnect, TimeFirst, Flat, Chains, Skipping])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_rows_are_not_guessed_from_shapes(make, size):
     torch.manual_seed(0)
