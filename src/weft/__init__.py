@@ -33,7 +33,9 @@ Tasks in sequence:
 Strategies compose, and replicas train at once: seeds, or a sweep in which the best on validation answers.
 
 >>> both = weave(EWC(strength=1e3), ANDMask(threshold=0.8))
->>> len(Classifier(strategy=both, replicas=8, epochs=1, random_state=0).fit(X, y, environment=site).seeds_)
+>>> month = np.arange(len(X)) // 900
+>>> clf = Classifier(strategy=both, replicas=8, epochs=1, random_state=0).fit(X, y, environment=site, task=month)
+>>> len(clf.seeds_)
 8
 >>> sweep = {"optimizer__lr": [1e-3, 3e-3, 1e-2], "strategy__threshold": [0.5, 0.8, 1.0]}
 >>> clf = Classifier(strategy=ANDMask(), replicas=sweep, validation=0.2, epochs=1, random_state=0)

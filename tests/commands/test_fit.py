@@ -8,6 +8,7 @@ from tests.commands.command_cases import fit, refused, run
 
 import weft
 from weft.commands.job import Job
+from weft.core.manifest import unsealed_beside
 
 
 def test_fit_tells_the_result_as_json(fitted):
@@ -53,7 +54,7 @@ def test_risk_by_environment_is_told_and_drawn(fitted, table, tmp_path):
         assert result["environments"][name]["risk"] == part["risk"]
     assert risk["worst"] == max(risk["environments"], key=lambda name: risk["environments"][name]["risk"])
     assert (folder / "risk.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((folder / "risk.json").read_text()) == risk
+    assert unsealed_beside(folder / "risk.json") == risk
     assert json.loads(run("show", str(folder), "--json").stdout)["risk"] == risk
     shown = run("show", str(folder)).stdout
     assert "risk by environment: mean loss of the held-out rows, of a replica alone" in shown

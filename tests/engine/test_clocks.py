@@ -31,7 +31,7 @@ def normed(inputs, outputs):
 def assert_same_run(replica, single):
     ((_, a),), ((_, b),) = replica.training_.runs, single.training_.runs
     for kind in ("params", "buffers", "strategy"):
-        torch.testing.assert_close(getattr(a, kind), getattr(b, kind), rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(getattr(a, kind), getattr(b, kind), rtol=1e-6, atol=1e-7)
 
 
 SETTINGS = {

@@ -252,9 +252,9 @@ def _on_training(learner: Learner, data: Data, part: Part, count: int) -> Json:
 
 
 def _curves(learner: Learner) -> Json | None:
-    """The learning curves of all seeds."""
+    """The learning curves of all seeds; None of what is solved, in no step."""
     history = learner.history_
-    if not history:
+    if not history or learner.objective_.solved:
         return None
     measures = {}
     for name in ("loss", "accuracy"):
