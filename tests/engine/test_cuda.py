@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from weft import Classifier, Learner, Optimizer, weave
 from weft.core import random
@@ -179,6 +180,26 @@ def test_recorded_is_eager_is_cpu(name, monkeypatch):
     if name == "sweep":
         assert "diverged" in recorded.stop_reason_[2]
         assert "completed" in recorded.stop_reason_[0]
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRU(1, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(self.cell(x[..., None])[0][:, -1])
+
+
+@pytest.mark.filterwarnings("ignore::weft.engine.VectorizationWarning")
+def test_recurrent_nets_are_the_cpu_s():
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    settings = {"replicas": 2, "epochs": 4, "batch_size": 16, "random_state": 0, "dtype": "float64"}
+    one, other = (
+        Classifier(Recurrent(), device=device, **settings).fit(X, X[:, 0] > 0).predict_proba(X)
+        for device in ("cuda", "cpu")
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(256, 784), (7, 5), (3, 1), (4,), (0, 3)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.source import Batch
 from weft.core.state import State
@@ -28,7 +28,9 @@ _GRAPHS = 8  # more kinds of batches than this are not worth a graph each
 def stepper(engine: Engine, state: State) -> Engine | Captured:
     """What makes a step: the engine itself, or its recorded steps where that is possible."""
     alone = world()[1] == 1  # what several processes say to each other is not recorded
-    capturable = state.device.type == "cuda" and not engine.schedulers and engine.capture and alone
+    # cuDNN's recurrent kernels, once recorded, write into memory that is another's by then (seen with torch 2.11).
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in engine.objective.modules())
+    capturable = state.device.type == "cuda" and not engine.schedulers and engine.capture and alone and not recurrent
     return Captured(engine, state) if capturable else engine
 
 
