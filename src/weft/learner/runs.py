@@ -360,7 +360,7 @@ def copied(run: Run, settings: Settings) -> Run:
     """One replica as a run of its own, with copies of its tensors and fresh optimizers."""
     trees = {
         name: tree_map(Tensor.clone, getattr(run.state, name))
-        for name in ("params", "buffers", "strategy", "statistics")
+        for name in ("params", "buffers", "strategy", "statistics", "source")
     }
     state = replace(run.state, **trees, optimizers={}, best={})
     engine = make_engine(settings, deepcopy(run.engine.objective), run.engine)
