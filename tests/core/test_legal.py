@@ -41,6 +41,7 @@ VALUES = {
 NEEDED = {
     "Arrays": {"x": torch.zeros(2, 1), "environment": [0, 1]},
     "Episodes": {"draw": sinusoids},
+    "Mapped": {"source": Arrays(torch.zeros(2, 1)), "function": torch.neg},
     "Rollouts": {"environment": CartPole()},
     "Linear": {"inputs": 2, "outputs": 1},
     "MLP": {"inputs": 2, "outputs": 1},

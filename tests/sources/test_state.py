@@ -11,6 +11,7 @@ from weft.core.state import State
 from weft.engine.replicas import batches, begun
 from weft.objectives import LeastSquares, Regression
 from weft.sources import Arrays
+from weft.strategies import EWC
 from weft.testing import ContractError, check_source
 
 
@@ -191,6 +192,11 @@ def test_each_task_begins_anew(source):
     found = learner(steps=4).partial_fit(source, task="a").partial_fit(source, task="b")
     assert state_of(found).source["seen"] == 12
     assert found.history_["share"][-1] == 1.0
+
+
+def test_what_a_strategy_looks_back_on_leaves_no_trace(source):
+    found = learner(steps=4, strategy=EWC()).partial_fit(source, task="a")
+    assert state_of(found).source["seen"] == 12
 
 
 def test_a_solved_objective_reads_and_records_it():

@@ -23,6 +23,7 @@ __all__ = [
     "batches",
     "begun",
     "broadcast",
+    "called",
     "fresh",
     "gathered",
     "going",
@@ -114,18 +115,18 @@ def reported(source: Source, state: State, taken: Collection[str]) -> Params:
     for name, value in values.items():
         if name in taken:
             raise ValueError(
-                f"expected {_called(source)} to report under names of its own, got {name!r}, which the record has "
+                f"expected {called(source)} to report under names of its own, got {name!r}, which the record has "
                 "already; call it otherwise"
             )
         if not isinstance(value, Tensor) or value.shape not in ((), shape):
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise TypeError(f"expected {_called(source)} to report {name!r} as a tensor of shape {shape}, got {got}")
+            raise TypeError(f"expected {called(source)} to report {name!r} as a tensor of shape {shape}, got {got}")
     return {name: value.expand(shape) for name, value in values.items()}
 
 
 def _refuse_kept(tree: object, source: Source, replicas: int | None) -> None:
     """Raises where a source keeps anything but a tree of tensors, or has not stacked it."""
-    name = _called(source)
+    name = called(source)
     if not isinstance(tree, dict):
         raise TypeError(f"expected {name} to keep a dictionary of tensors in state.source, got {tree!r}")
     for leaf in tree_leaves(tree):
@@ -147,7 +148,7 @@ def _refuse_unlike(trees: list[SourceState], source: Source) -> None:
         _refuse_kept(tree, source, None)
         if not tree_same(tree, trees[0]):
             raise ValueError(
-                f"expected {_called(source)} to keep tensors of the same names and shapes for every replica, got "
+                f"expected {called(source)} to keep tensors of the same names and shapes for every replica, got "
                 "others; keep as many rows for each and mark those in use, or train the replicas one by one"
             )
 
@@ -164,10 +165,10 @@ def _renewed(now: list[SourceState], before: list[SourceState], stacked: SourceS
     return after
 
 
-def _called(source: Source) -> str:
+def called(source: Source) -> str:
     """A source's name; of one that passes on another's batches, the other's."""
     inner = getattr(source, "source", None)
-    return _called(inner) if isinstance(inner, Source) else type(source).__name__
+    return called(inner) if isinstance(inner, Source) else type(source).__name__
 
 
 def batches(source: Source, state: State) -> Iterator[Batch]:

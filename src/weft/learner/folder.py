@@ -355,7 +355,7 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
         raise ValueError(f"expected weft's configuration in {folder / 'config.json'}, got {error!r}") from error
     missing: list[Missing] = []
     asked = {name: rebuild(value, given, name, missing) for name, value in params}
-    aside = ("schedule", "validation", "device", "random_state")  # needed to go on, not to answer
+    aside = ("schedule", "validation", "augment", "device", "random_state")  # needed to go on, not to answer
     needed = [m for m in missing if m.name not in aside]
     if needed:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Where batches come from: arrays, data sets, few-shot episodes, rollouts."""
+"""Where batches come from: arrays, data sets, few-shot episodes, rollouts; and rows mapped on their way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.sources.arrays import Arrays
     from weft.sources.episodes import Episodes
+    from weft.sources.mapped import Mapped, batchwise
     from weft.sources.rollouts import Rollouts
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)
