@@ -43,6 +43,8 @@ NEEDED = {
     "Episodes": {"draw": sinusoids},
     "Mapped": {"source": Arrays(torch.zeros(2, 1)), "function": torch.neg},
     "Rollouts": {"environment": CartPole()},
+    "Stream": {"loader": [torch.zeros(2, 1)]},
+    "Unpaired": {"a": Arrays(torch.zeros(2, 1)), "b": Arrays(torch.zeros(2, 1))},
     "Linear": {"inputs": 2, "outputs": 1},
     "MLP": {"inputs": 2, "outputs": 1},
     "Learner": {"objective": Regression(hidden=(2,))},

@@ -94,6 +94,21 @@ def test_ambient_generators_are_left_as_they_were(function):
     assert random.getstate() == before[2]
 
 
+def test_ambient_generators_make_no_difference(function):
+    found = []
+    for seed in (3, 4):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        found.append(next(Mapped(Arrays(X, Y, batch_size=12), function).batches(clock()))["x"])
+    assert torch.equal(*found)
+
+
+def test_support_and_query_draw_apart(function):
+    batch = next(Mapped(Episodes((torch.zeros(50, 3), Y, SITE), tasks=2, shots=3), function).batches(clock()))
+    assert not torch.isclose(batch["support"]["x"], batch["query"]["x"]).any()
+
+
 def test_the_rows_of_the_source_are_not_changed_in_place():
     class Held(Arrays):
         def batches(self, state):

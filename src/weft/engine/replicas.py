@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
@@ -80,6 +81,12 @@ def reading(source: Source, state: State, steps: int) -> None:
     state.planned, state.resumes = steps, source.resumes
     if state.step == state.origin or source.resumes == "restart":
         state.source = begun(source, state)
+        if state.step > state.origin and state.source:
+            warnings.warn(
+                f"{called(source)} begins anew at step {state.step}: it resumes by restart, what it had kept is not in "
+                "the checkpoint, and the run is not the uninterrupted one",
+                stacklevel=8,
+            )
 
 
 def begun(source: Source, state: State) -> SourceState:
@@ -206,6 +213,8 @@ class View:
         look: the state as it is by now.
         source: the tree.
     """
+
+    progress: float  # the state's, unless it is set
 
     def __init__(self, look: Callable[[], State], source: SourceState) -> None:
         self._look, self.source = look, source
