@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import TensorDataset
 
 from weft import Learner, Optimizer
 from weft.attacks import PGD
@@ -13,7 +14,7 @@ from weft.core.catalogue import entries
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import DANN, GAN, REINFORCE, Classification, Heads, LeastSquares, Regression
-from weft.sources import Arrays, Episodes, Rollouts
+from weft.sources import Arrays, Episodes, Mapped, Rollouts, Stream, Unpaired
 from weft.strategies import (
     AGEM,
     CORAL,
@@ -192,6 +193,9 @@ SOURCES = {
     ),
     "arrays, held out": lambda: Arrays(torch.as_tensor(X), batch_size=25, holdout=0.25),
     "arrays, weighted": lambda: Arrays(torch.as_tensor(X), weight=torch.rand(ROWS) + 0.1, batch_size=7),
+    "mapped": lambda: Mapped(Arrays(torch.as_tensor(X), batch_size=25), lambda row: row + torch.rand(row.shape)),
+    "unpaired": lambda: Unpaired(Arrays(torch.as_tensor(X)), Arrays(torch.as_tensor(X[:20])), batch_size=25),
+    "stream": lambda: Stream(TensorDataset(torch.as_tensor(X), torch.as_tensor(LABEL)), batch_size=25, classes=2),
     "episodes": lambda: Episodes(sinusoids, tasks=3, shots=4, queries=5),
     "episodes, arrays": lambda: Episodes((X, LABEL, SITE), tasks=3, shots=4, classes=2),
 }

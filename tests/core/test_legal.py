@@ -41,7 +41,10 @@ VALUES = {
 NEEDED = {
     "Arrays": {"x": torch.zeros(2, 1), "environment": [0, 1]},
     "Episodes": {"draw": sinusoids},
+    "Mapped": {"source": Arrays(torch.zeros(2, 1)), "function": torch.neg},
     "Rollouts": {"environment": CartPole()},
+    "Stream": {"loader": [torch.zeros(2, 1)]},
+    "Unpaired": {"a": Arrays(torch.zeros(2, 1)), "b": Arrays(torch.zeros(2, 1))},
     "Linear": {"inputs": 2, "outputs": 1},
     "MLP": {"inputs": 2, "outputs": 1},
     "Learner": {"objective": Regression(hidden=(2,))},

@@ -16,7 +16,7 @@ from weft.core.trees import tree_map
 if TYPE_CHECKING:
     from weft.core.state import State
 
-__all__ = ["Batch", "Field", "Source", "Spec", "flatten_groups", "number_rows", "rows_of"]
+__all__ = ["Batch", "Field", "Source", "SourceState", "Spec", "flatten_groups", "number_rows", "rows_of"]
 
 Batch = dict[str, Any]
 """Tensors by name (`x`, `y`, `environment`, `weight`, `observation`, ...), rows on the leading axis;
@@ -32,13 +32,15 @@ class Field:
     classes: int | None = None
 
 
+SourceState = dict[str, Any]
+"""What a source keeps between batches: a tree of tensors."""
 Spec = dict[str, Field]
 """What a row of a batch holds, by name; of an episode, what a row of its parts holds."""
 
 
 class Source:
-    """Gives batches. What it gives next depends on the state's seed and step (and on the state's
-    parameters, where the learner acts), so that it can go on from a saved state.
+    """Gives batches. What it gives next depends on the state's seed and step, on the tree in `state.source`
+    (and on the state's parameters, where the learner acts), so that it can go on from a saved state.
 
     Attributes:
         spec: names, shapes and dtypes of a row.
@@ -47,7 +49,8 @@ class Source:
         episodic: whether each group is an episode with a `support` and a `query` part.
         epoch: steps in one pass over the data, or None where there is no such thing.
         size: rows in the data, or None where there is no such thing.
-        resumes: `exact`, or `restart` where the world outside has no state to save.
+        resumes: `exact`, or `restart` where the world outside has no state to save, or the tree is too large to be
+            kept: then no checkpoint holds it, and after a resume it is as `init` gives it.
         stacks: whether `batches` itself serves a state of several replicas.
         acts: whether the rows are drawn by the actions of the objective that learns from them.
     """
@@ -61,9 +64,24 @@ class Source:
     stacks: bool = False
     acts: bool = False
 
+    def init(self, state: State) -> SourceState:
+        """What the source keeps between batches: a tree (dictionaries) of tensors, kept in `state.source`.
+
+        Asked whenever a training begins to read it (each task's anew). With replicas it is asked for each of them,
+        unless it `stacks`: then the tree has them on its leading axis.
+        """
+        return {}
+
     def batches(self, state: State) -> Iterator[Batch]:
-        """Batches without end; `state.step` is read anew for each."""
+        """Batches without end; `state.step` and `state.source` are read anew for each.
+
+        What is kept in `state.source` is changed or replaced before the batch is given, nowhere else is anything kept.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define batches(state)")
+
+    def report(self, state: State) -> dict[str, Tensor]:
+        """Numbers that a record tells of the source, by name (of one that `stacks`, over the replicas)."""
+        return {}
 
     def extent(self, field: str) -> tuple[float, float] | None:
         """The least and the largest value of a field among all rows, or None where that is not known."""

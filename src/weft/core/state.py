@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of
+from weft.core.source import SourceState
 from weft.core.strategy import StrategyState
 from weft.core.trees import Params, tree_map
 
@@ -34,6 +35,9 @@ class State:
         ended: the `step` at which each replica stopped that has stopped since, by number.
         clock: each replica's own step as a tensor, while a step is recorded to be replayed.
         origin: the step at which the current source began to be read.
+        planned: steps that the current training was to make from there.
+        source: what the current source keeps between batches, see `Source.init`.
+        resumes: the current source's word: `restart` where a checkpoint leaves out what it keeps.
         active: whether training goes on; false once stopped early or diverged.
         stopped: why each stopped replica stopped, by number (0 for a single run).
         statistics: the buffers under the parameters that answer, by the answer's number, where the strategy has others
@@ -53,6 +57,9 @@ class State:
     optimizers: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     origin: int = 0
+    planned: int = 0
+    source: SourceState = field(default_factory=dict)
+    resumes: str = "exact"
     late: Tensor | None = None
     ended: dict[int, int] = field(default_factory=dict)
     clock: Tensor | None = None
@@ -73,6 +80,14 @@ class State:
     def diverged(self) -> set[int]:
         """The replicas that have diverged."""
         return {k for k, why in self.stopped.items() if why.startswith("diverged")}
+
+    @property
+    def progress(self) -> float:
+        """The share of the planned steps that is done, in [0, 1], for schedules; 0 where nothing is planned.
+
+        Replicas that go on have done the same share, whatever their clocks; of one that has stopped see `replica(k)`.
+        """
+        return min(1.0, (self.step - self.origin) / self.planned) if self.planned else 0.0
 
     def key(self, *places: int | str) -> Tensor:
         """The key of a place at the current step, for each replica at its own."""
@@ -112,6 +127,9 @@ class State:
             statistics=tree_map(lambda t: t[k], self.statistics),
             step=self.step_of(k),
             origin=self.origin - (0 if self.late is None else int(self.late[k])),
+            planned=self.planned,
+            source=tree_map(lambda t: t[k], self.source),
+            resumes=self.resumes,
             active=self.active[k],
             stopped={0: self.stopped[k]} if k in self.stopped else {},
             tasks=list(self.tasks),

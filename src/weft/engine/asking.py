@@ -16,7 +16,7 @@ from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine.distributed import total, world
 from weft.engine.holding import holding
 from weft.engine.memory import rows_at_a_time
-from weft.engine.replicas import mapped, numbered
+from weft.engine.replicas import apart, mapped, numbered
 from weft.engine.serving import serving
 
 __all__ = ["call", "fitting_measure", "measure", "rows_to_measure"]
@@ -81,7 +81,7 @@ def rows_to_measure(state: State, source: Source, memory: int) -> int:
     if source.size is None:
         return _MOST
     kind = tuple((name, field.shape, str(field.dtype)) for name, field in source.spec.items())
-    return fitting_measure(state, kind, lambda run: next(iter(source.once(run, 16))), source.size, memory)
+    return fitting_measure(state, kind, lambda run: next(iter(source.once(apart(run), 16))), source.size, memory)
 
 
 def fitting_measure(state: State, kind: Hashable, few: Callable[[State], Batch], have: int, memory: int) -> int:

@@ -25,7 +25,7 @@ from weft.engine.gradients.route import Route, look
 from weft.engine.gradients.squares import MOST
 from weft.engine.moves import updated
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
-from weft.engine.replicas import batches, broadcast, going, mapped, numbered, once
+from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
 from weft.engine.tasks import adapted, consolidated
 from weft.engine.vectorize import Mapper
@@ -260,7 +260,7 @@ class Engine:
 
     def probe(self, state: State, source: Source) -> None:
         """One gradient and one evaluation, without effect: raises what training would raise."""
-        batch = next(self.batches(source, state))
+        batch = next(self.batches(source, fresh(source, state)))
         in_training(self.objective)
         for player in self.players:
             self.gradient(state, self.numbered(batch, grouped=self.grouped), player)

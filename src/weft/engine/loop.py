@@ -23,16 +23,18 @@ from weft.engine.asking import rows_to_measure
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine, loss_name
-from weft.engine.replicas import gathered
+from weft.engine.replicas import fresh, gathered, reading, reported
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["History", "Pause", "Plan", "Record", "begin", "progress_of", "recorded", "train", "training"]
+__all__ = ["TOLD", "History", "Pause", "Plan", "Record", "begin", "progress_of", "recorded", "train", "training"]
 
 
 Record = dict[str, Any]
 """What one evaluation says, by name: numbers, or arrays over replicas."""
+TOLD = ("step", "epoch", "seconds", "task")
+"""What every record says."""
 
 
 class Signed(Protocol):
@@ -137,6 +139,7 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
     end = state.origin + plan.steps
     started = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
     engine.data_rows = source.size
+    reading(source, state, plan.steps)
     stream = engine.batches(source, state)
     stepping = stepper(engine, state)
     try:
@@ -177,9 +180,11 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         values.update({n: v for n, v in measures.items() if n not in moves})
     if plan.validation is not None:
         renew(engine, state, source)
-        rows = rows_to_measure(state, plan.validation, plan.memory)
-        measures = measured(engine, state, partial(engine.once, plan.validation, rows=rows))
+        looking = fresh(plan.validation, state)
+        rows = rows_to_measure(looking, plan.validation, plan.memory)
+        measures = measured(engine, looking, partial(engine.once, plan.validation, rows=rows))
         values.update({f"valid_{name}": v for name, v in measures.items()})
+    values.update(reported(source, state, {*values, *TOLD}))
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.
     return {n: recorded(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}

@@ -13,7 +13,8 @@ from weft.core.state import State
 from weft.core.trees import tree_stack
 from weft.engine.asking import measure, rows_to_measure
 from weft.engine.engine import Diverged, Engine
-from weft.engine.loop import History, Plan, Record, recorded
+from weft.engine.loop import TOLD, History, Plan, Record, recorded
+from weft.engine.replicas import apart, fresh, reading, reported
 
 __all__ = ["solving"]
 
@@ -26,6 +27,7 @@ def solving(engine: Engine, state: State, source: Source, plan: Plan, history: H
     if history:
         return
     started = time.perf_counter()
+    reading(source, state, plan.steps)
     runs = [state.replica(k) for k in range(state.replicas or 1)]
     for k, run in enumerate(runs):
         _solved(run, source)
@@ -39,9 +41,10 @@ def solving(engine: Engine, state: State, source: Source, plan: Plan, history: H
         )
     values = _measured(runs, source, plan.memory)
     if plan.validation is not None:
-        held = _measured(runs, plan.validation, plan.memory)
+        held = _measured([fresh(plan.validation, run) for run in runs], plan.validation, plan.memory)
         values.update({f"valid_{name}": value for name, value in held.items()})
     told = {name: recorded(value if state.replicas else value[0]) for name, value in values.items()}
+    told.update({name: recorded(value) for name, value in reported(source, state, {*told, *TOLD}).items()})
     history.append({"step": state.step, "epoch": 1, **told, "seconds": time.perf_counter() - started})
     yield history[-1]
     if plan.pause.asked:
@@ -65,4 +68,4 @@ def _solved(run: State, source: Source) -> None:
 def _measured(runs: list[State], source: Source, memory: int) -> dict[str, Tensor]:
     """The objective's measures over a source, of each run by itself."""
     rows = rows_to_measure(runs[0], source, memory)
-    return tree_stack([measure(run, source.once(run, rows)) for run in runs])
+    return tree_stack([measure(run, source.once(apart(run), rows)) for run in runs])

@@ -16,6 +16,7 @@ from weft.engine.fresh import in_training
 from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
 from weft.engine.gradients.squares import Passes, rows_to_square, squares
+from weft.engine.replicas import apart
 
 __all__ = ["adapted", "consolidated", "in_order"]
 
@@ -62,7 +63,7 @@ def consolidated(
 def in_order(source: Source, run: State, rows: int) -> Iterator[Batch]:
     """One pass over the data of one run, so many rows at a time, numbered through."""
     first = 0
-    for batch in source.once(run, rows):
+    for batch in source.once(apart(run), rows):
         numbered = number_rows(batch, 1)
         yield numbered if "row" in batch else {**numbered, "row": numbered["row"] + first}
         first += rows_of(batch)

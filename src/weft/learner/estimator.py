@@ -21,12 +21,12 @@ from weft.core.source import Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.engine import Diverged
-from weft.engine.loop import History, Plan, progress_of
+from weft.engine.loop import History, progress_of
 from weft.learner import digests
 from weft.learner.answers import Answers
 from weft.learner.folder import Folder, alone, save, tidied
 from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
-from weft.learner.runs import copied, go_on, learned, records, start, train_all
+from weft.learner.runs import copied, go_on, learned, plan_of, records, start, train_all
 from weft.learner.settings import (
     LEGAL,
     Settings,
@@ -66,6 +66,8 @@ class Learner(Answers):
             are put back; None to train to the end.
         replicas: how many independent copies to train at once, with seeds `random_state`,
             `random_state + 1`, ...; or lists by parameter name, a sweep.
+        augment: a function of a training row's `x`, such as a transform of torchvision, or one of a batch that is
+            marked `weft.sources.batchwise`; it draws anew at each step. Validation and answers see rows as given.
         init: `reset` draws a given module anew from the seed, `keep` keeps it (frozen parts always stay); by pattern.
         warm_start: whether `fit` goes on from the last one.
         random_state: the seed; None takes one from NumPy's global state, as scikit-learn does.
@@ -113,6 +115,7 @@ class Learner(Answers):
         validation: Any = None,
         patience: int | None = None,
         replicas: int | dict[str, Sequence[Any]] | None = None,
+        augment: Callable[..., Any] | None = None,
         init: Any = "reset",
         warm_start: bool = False,
         random_state: Any = None,
@@ -136,6 +139,7 @@ class Learner(Answers):
         self.validation = validation
         self.patience = patience
         self.replicas = replicas
+        self.augment = augment
         self.init = init
         self.warm_start = warm_start
         self.random_state = random_state
@@ -256,7 +260,7 @@ class Learner(Answers):
         """
         check_is_fitted(self)
         phase = self.training_.phase
-        if missing := [name for name in self.training_.missing if name in ("schedule", "validation")]:
+        if missing := [name for name in self.training_.missing if name in ("schedule", "validation", "augment")]:
             raise ValueError(f"expected {missing[0]!r} again to go on, got none; load(folder, {missing[0]}=...)")
         if self.folder is None:
             self.folder = self.training_.folder
@@ -336,7 +340,7 @@ class Learner(Answers):
             folder.claim()
         try:
             with folder.interruptible() as pause:
-                plan = replace(self._plan(source, validation, training.phase.once), pause=pause)
+                plan = replace(plan_of(self, source, validation, training.phase.once), pause=pause)
                 train_all(
                     training.runs,
                     source,
@@ -381,21 +385,6 @@ class Learner(Answers):
         self.history_.extend(records(self.training_.phase))
         self.training_.phase.runs = []
         self._conclude()
-
-    def _plan(self, source: Source, validation: Source | None, once: bool) -> Plan:
-        if self.epochs is not None and source.epoch is None:
-            raise ValueError(
-                f"{type(source).__name__} has no end to a pass: give steps instead of epochs={self.epochs}"
-            )
-        if once and source.epoch is not None:
-            steps, every = source.epoch, source.epoch
-        elif self.steps is not None or source.epoch is None:
-            steps = 1000 if self.steps is None else int(self.steps)
-            every = max(1, steps // 50)
-        else:
-            steps = (50 if self.epochs is None else int(self.epochs)) * source.epoch
-            every = source.epoch
-        return Plan(steps=steps, every=every, patience=self.patience, validation=validation, memory=self.memory)
 
     def _conclude(self) -> None:
         """What the runs tell of the training."""

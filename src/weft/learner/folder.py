@@ -54,7 +54,7 @@ P = ParamSpec("P")
 L = TypeVar("L", bound="Learner")
 
 _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
-_LATER = ("statistics", "late", "ended")  # which runs kept by earlier versions do not have
+_LATER = ("statistics", "late", "ended", "planned", "source")  # which runs kept by earlier versions do not have
 _BESIDE = ("recipe.json", "risk.json", "risk.png", "tasks.json", "tasks.png", "report.html")
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
 _FITTED = ("classes_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
@@ -85,6 +85,8 @@ def _tree(learner: Learner) -> Json:
     runs = []
     for engine, state in training.runs:
         kept = {name: getattr(state, name) for name in (*_STATE, *_LATER)}
+        if state.resumes == "restart":
+            kept["source"] = {}
         kept["optimizers"] = {player: optimizer.state_dict() for player, optimizer in state.optimizers.items()}
         kept["schedulers"] = {player: s.state_dict() for player, s in engine.schedulers.items()}
         runs.append(kept)
@@ -353,7 +355,7 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
         raise ValueError(f"expected weft's configuration in {folder / 'config.json'}, got {error!r}") from error
     missing: list[Missing] = []
     asked = {name: rebuild(value, given, name, missing) for name, value in params}
-    aside = ("schedule", "validation", "device", "random_state")  # needed to go on, not to answer
+    aside = ("schedule", "validation", "augment", "device", "random_state")  # needed to go on, not to answer
     needed = [m for m in missing if m.name not in aside]
     if needed:
         raise ValueError(

@@ -64,7 +64,7 @@ def unpack(X: Any, y: Any) -> tuple[Any, Any]:
     if isinstance(X, DataLoader | IterableDataset):
         raise TypeError(
             f"expected arrays, a map-style data set or a source, got {type(X).__name__}, whose rows cannot be "
-            "numbered; pass the loader's data set itself, or stack the rows"
+            "numbered; pass the loader's data set itself, or fit(weft.sources.Stream(loader))"
         )
     if not isinstance(X, Dataset) or isinstance(X, Drawn):
         return X, y

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -31,12 +31,15 @@ from weft.engine.engine import Engine
 from weft.engine.fresh import estranged
 from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
-from weft.engine.replicas import gathered
+from weft.engine.replicas import called, gathered
 from weft.engine.schedule import is_torch_scheduler
 from weft.engine.solving import solving
 from weft.engine.vectorize import VectorizationWarning, blame
 from weft.learner.settings import Settings, optimizers_of
 from weft.learner.training import Begun, Phase, Run, Training
+
+if TYPE_CHECKING:
+    from weft.learner.estimator import Learner
 
 __all__ = [
     "Kind",
@@ -45,6 +48,7 @@ __all__ = [
     "go_on",
     "learned",
     "make_engine",
+    "plan_of",
     "records",
     "start",
     "train_all",
@@ -274,6 +278,21 @@ def _kinds(strategy: Strategy) -> list[type]:
 # --- training -------------------------------------------------------------------------------------------
 
 
+def plan_of(learner: Learner, source: Source, validation: Source | None, once: bool) -> Plan:
+    """How long a learner trains on a source: in passes where it has an end, in steps elsewhere; or `once` through."""
+    if learner.epochs is not None and source.epoch is None:
+        raise ValueError(f"{called(source)} has no end to a pass: give steps instead of epochs={learner.epochs}")
+    if once and source.epoch is not None:
+        steps, every = source.epoch, source.epoch
+    elif learner.steps is not None or source.epoch is None:
+        steps = 1000 if learner.steps is None else int(learner.steps)
+        every = max(1, steps // 50)
+    else:
+        steps = (50 if learner.epochs is None else int(learner.epochs)) * source.epoch
+        every = source.epoch
+    return Plan(steps=steps, every=every, patience=learner.patience, validation=validation, memory=learner.memory)
+
+
 def train_all(
     runs: list[Run],
     source: Source,
@@ -360,7 +379,7 @@ def copied(run: Run, settings: Settings) -> Run:
     """One replica as a run of its own, with copies of its tensors and fresh optimizers."""
     trees = {
         name: tree_map(Tensor.clone, getattr(run.state, name))
-        for name in ("params", "buffers", "strategy", "statistics")
+        for name in ("params", "buffers", "strategy", "statistics", "source")
     }
     state = replace(run.state, **trees, optimizers={}, best={})
     engine = make_engine(settings, deepcopy(run.engine.objective), run.engine)

@@ -63,6 +63,7 @@ class Settings:
     clip: float | None
     weighting: str
     validation: Any
+    augment: Callable[..., Any] | None
     init: Init
     device: torch.device
     dtype: torch.dtype
@@ -79,6 +80,7 @@ class Settings:
             "clip",
             "weighting",
             "validation",
+            "augment",
             "init",
             "memory",
         )
@@ -233,6 +235,7 @@ LEGAL: dict[str, Legal] = {
     "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
+    "augment": Such("a function of a row, or one of a batch that is marked @batchwise", callable) | None,
     "init": Choice("reset", "keep") | Such("one of them by pattern of parameter names", _by_pattern, _each_said),
     "warm_start": Flag(),
     "random_state": Whole(0, 2**63 - 1) | Such("a RandomState", lambda given: isinstance(given, RandomState)) | None,
@@ -256,5 +259,14 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
+    if learner.augment is not None and objective.solved:
+        raise ValueError(
+            f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "
+            f"{told(learner.augment)}; leave it out"
+        )
+    if isinstance(learner.replicas, dict) and "augment" in learner.replicas:
+        raise ValueError(
+            "expected one augment for all replicas, which read the same rows, got a list of them; fit each"
+        )
     if learner.epochs is not None and learner.steps is not None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from weft.core.source import Source
 from weft.learner.reading import COLUMNS, Reader, unpack
 from weft.learner.settings import Settings
-from weft.sources import Arrays
+from weft.sources import Arrays, Mapped
 from weft.sources.cast import Cast
 from weft.sources.drawn import DrawnAnew
 
@@ -55,9 +55,10 @@ def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[S
     common["with_environment"] = reads
     drawn = data.pop("drawn", None)
     make = Arrays if drawn is None else partial(DrawnAnew, drawn)
-    source = make(**data, **common, batch_size=size)
+    arrays = make(**data, **common, batch_size=size)
     if grouped:
-        _warn_of_absent(source)
+        _warn_of_absent(arrays)
+    source = arrays if settings.augment is None else Mapped(arrays, settings.augment)
     if isinstance(held, float):
         return source, Arrays(**data, **{**common, "grouped": False}, part="validation")
     if isinstance(held, tuple):
@@ -176,4 +177,4 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
         raise ValueError(f"expected validation to be a source, as {name} is one, got {held!r}; pass a source or None")
     if held is not None:
         _refuse_validation(held, source, objective.fields)
-    return Cast(source, settings.dtype), held
+    return Cast(source if settings.augment is None else Mapped(source, settings.augment), settings.dtype), held

@@ -1,4 +1,4 @@
-"""Where batches come from: arrays, data sets, few-shot episodes, rollouts."""
+"""Where batches come from: arrays, data sets, streams, few-shot episodes, rollouts; mapped, or side by side."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.sources.arrays import Arrays
     from weft.sources.episodes import Episodes
+    from weft.sources.mapped import Mapped, batchwise
     from weft.sources.rollouts import Rollouts
+    from weft.sources.stream import Stream
+    from weft.sources.unpaired import Unpaired
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

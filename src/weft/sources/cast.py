@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weft.core.source import Batch, Source
+from weft.core.source import Batch, Source, SourceState
 from weft.core.state import State
 from weft.core.trees import tree_map
 
@@ -41,6 +41,14 @@ class Cast(Source):
 
     def _cast(self, value: Tensor) -> Tensor:
         return value.to(self.dtype) if value.is_floating_point() else value
+
+    def init(self, state: State) -> SourceState:
+        """What the other source keeps."""
+        return self.source.init(state)
+
+    def report(self, state: State) -> dict[str, Tensor]:
+        """The other source's numbers."""
+        return self.source.report(state)
 
     def batches(self, state: State) -> Iterator[Batch]:
         """The other source's batches."""

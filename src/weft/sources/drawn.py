@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,17 @@ from weft.core.source import Batch
 from weft.core.state import State
 from weft.sources.arrays import Arrays
 
-__all__ = ["TRIED", "Drawn", "DrawnAnew", "first_seeds", "read_items", "seeds_of", "stacked"]
+__all__ = [
+    "TRIED",
+    "Drawn",
+    "DrawnAnew",
+    "ambient_draws",
+    "first_seeds",
+    "read_items",
+    "seeded",
+    "seeds_of",
+    "stacked",
+]
 
 TRIED = 64
 """Items that are read twice, to see whether they are drawn."""
@@ -37,16 +47,37 @@ def _generators_put_back() -> Iterator[None]:
         random.setstate(of_python)
 
 
-def read_items(data: Dataset[Any], rows: Sequence[int], seeds: Sequence[int]) -> list[Any]:
-    """Items of a data set, each read with PyTorch's, NumPy's and Python's generators set to its own seed."""
-    items = []
+@contextmanager
+def ambient_draws(device: torch.device) -> Iterator[Callable[[], bool]]:
+    """Tells whether PyTorch's (also the device's), NumPy's or Python's generator was drawn from; puts them back."""
     with _generators_put_back():
-        for row, seed in zip(rows, seeds, strict=True):
+        before = _generators(device)
+        yield lambda: _generators(device) != before
+
+
+def _generators(device: torch.device) -> tuple[object, ...]:
+    """Where the generators are."""
+    of_device = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
+    _, words, *rest = np.random.get_state()
+    of_torch = torch.default_generator.get_state().numpy().tobytes()
+    return of_torch, of_device, np.asarray(words).tobytes(), tuple(rest), random.getstate()
+
+
+def seeded(function: Callable[[Any], Any], given: Iterable[Any], seeds: Sequence[int]) -> list[Any]:
+    """What a function makes of each, with PyTorch's, NumPy's and Python's generators set to a seed for each."""
+    made = []
+    with _generators_put_back():
+        for value, seed in zip(given, seeds, strict=True):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed goes to every device, at 100 times the price
             np.random.seed(seed % 2**32)
             random.seed(seed)
-            items.append(data[row])
-    return items
+            made.append(function(value))
+    return made
+
+
+def read_items(data: Dataset[Any], rows: Sequence[int], seeds: Sequence[int]) -> list[Any]:
+    """Items of a data set, each read with the generators set to its own seed."""
+    return seeded(data.__getitem__, rows, seeds)
 
 
 def seeds_of(keys: Tensor) -> list[int]:

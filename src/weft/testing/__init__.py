@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
-    from weft.testing.checks import ContractError, check_objective, check_refusal, check_source, check_strategy
+    from weft.testing.checks import ContractError, check_objective, check_refusal, check_strategy
     from weft.testing.classes import declared, trait_class
+    from weft.testing.sources import check_source
     from weft.testing.vectorization import vectorization_table
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple, cast
@@ -27,6 +25,7 @@ from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.loss import base_loss
 from weft.engine.loop import Plan, begin, train
+from weft.engine.replicas import fresh
 from weft.learner.runs import vectorizes
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
@@ -34,7 +33,7 @@ from weft.strategies import ERM
 from weft.testing.classes import TRAITS, declared
 from weft.testing.traits import lies
 
-__all__ = ["ContractError", "check_objective", "check_refusal", "check_source", "check_strategy"]
+__all__ = ["ContractError", "check_objective", "check_refusal", "check_strategy"]
 
 
 class ContractError(AssertionError):
@@ -150,62 +149,6 @@ def _trained(
     return _Trained(state, answers(engine, state))
 
 
-def check_source(source: Source, *, steps: int = 3) -> None:
-    """Checks that batches fit the spec, depend on seed and step only, and go on after a stop.
-
-    Args:
-        source: the source; one that asks the state for actions is checked through its own tests.
-        steps: how many batches to look at.
-
-    Example:
-        >>> import torch
-        >>> from weft.sources import Arrays
-        >>> check_source(Arrays(torch.randn(20, 3), batch_size=6))
-    """
-
-    def take(seed: int, start: int, count: int) -> list[Batch]:
-        clock = _clock(seed)
-        clock.step = start
-        taken = []
-        for batch in itertools.islice(source.batches(clock), count):
-            taken.append(copy.deepcopy(batch))
-            clock.step += 1
-        return taken
-
-    whole = take(0, 0, steps)
-    _expect(len(whole) == steps, f"expected batches without end, got {len(whole)} of {steps}")
-    dims = 2 if source.grouped else 1
-    for batch in whole:
-        parts = [batch["support"], batch["query"]] if source.episodic else [batch]
-        for part in parts:
-            shapes = {name: tuple(t.shape) for name, t in part.items()}
-            lead = {shape[:dims] for shape in shapes.values()}
-            _expect(len(lead) == 1, f"expected one number of rows in every field, got {shapes}")
-            for name, field in source.spec.items():
-                _expect(name in part, f"expected the field {name!r} of the spec, got {sorted(part)}")
-                got = (shapes[name][dims:], part[name].dtype)
-                _expect(got == (field.shape, field.dtype), f"expected {name!r} like {field}, got {got}")
-            if "weight" in part:
-                _expect((part["weight"] >= 0).all(), "expected weights >= 0, got negative ones")
-                _expect(part["weight"].sum() > 0, "expected some weight in every batch, got none")
-            values = [t for t in part.values() if t.is_floating_point()]
-            _expect(all(torch.isfinite(t).all() for t in values), "expected finite values, padding included")
-    again = take(0, 0, steps)
-    _close(dict(enumerate(whole)), dict(enumerate(again)), "the same seed twice", 0.0)
-    if source.resumes == "exact":
-        later = take(0, steps - 1, 1)
-        _close(whole[-1], later[0], f"the batch at step {steps - 1} after a resume", 0.0)
-    if rows_of(whole[0]) > 1 and (source.epoch is None or source.epoch > 1):
-        other = take(1, 0, 1)[0]
-        same = all(torch.equal(a, b) for a, b in zip(tree_leaves(whole[0]), tree_leaves(other), strict=True))
-        _expect(not same, "expected another seed to give other batches, got the same")
-
-
-def _clock(seed: int) -> State:
-    """A state that only tells seed and step."""
-    return State(objective=None, params={}, buffers={}, seeds=torch.tensor(seed))  # type: ignore[arg-type]
-
-
 def check_objective(objective: Objective, source: Source) -> None:
     """Checks losses, keyed randomness, what it declares, weights, measures and replicas of an objective.
 
@@ -228,7 +171,7 @@ def check_objective(objective: Objective, source: Source) -> None:
     params, buffers = initialize(built, 0, "reset")
     engine = _engine(built, ERM(), source)
     state = engine.init([0], torch.device("cpu"))
-    batch = number_rows(next(source.batches(state)), 1)
+    batch = number_rows(next(engine.batches(source, fresh(source, state))), 1)
     rows = rows_of(batch)
     built.eval()  # statistics of a batch are the layers' affair; here it is the loss's turn
     for player in objective.players or ("",):
