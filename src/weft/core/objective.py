@@ -165,6 +165,19 @@ class Objective(Configured, nn.Module):
         """A player moves at every so-many-th step."""
         return 1
 
+    def project(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The parameters by name, those that live on a set (non-negative, of unit norm) put back on it.
+
+        Asked at the beginning and after each step of what has moved, as a strategy has amended it. It may give only
+        those that it puts back, computes with tensors alone, and gives back what is on the set already.
+        """
+        return params
+
+    @property
+    def projects(self) -> bool:
+        """Whether some parameters live on a set: whoever defines `project` says so."""
+        return type(self).project is not Objective.project
+
     def measure(self, batch: Batch) -> dict[str, Tensor]:
         """What to report of a batch, each of shape `(n,)` or already one number."""
         if self.players:

@@ -20,6 +20,7 @@ from weft.engine import verbs
 from weft.engine.asking import measure, rows_to_measure
 from weft.engine.fresh import frozen_layers, in_training
 from weft.engine.gradients.loss import base_loss
+from weft.engine.moves import projected
 from weft.engine.replicas import mapped
 from weft.engine.tasks import in_order
 
@@ -49,6 +50,9 @@ def answers(engine: Engine, state: State) -> list[State]:
         params = dict(state.params)
         for found in each.values():
             params.update(found[i % len(found)])
+        if state.objective.projects:
+            names = [name for own in engine.names.values() for name in own]
+            params.update(projected(state.objective, engine.replicas, params, names))
         several.append(replace(state, params=params, buffers=state.statistics.get(str(i), state.buffers)))
     return several
 
