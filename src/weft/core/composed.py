@@ -34,7 +34,7 @@ class Composed(Objective):
     - decomposable: all parts are; on-policy: any part is; fields: the shared ones and all parts' own, in their order;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
-    - parameters that live on a set are put back by the part that has them;
+    - parameters that live on a set are put back by the part that has them; what a part carries is carried;
     - what it provides, and whether its loss is a likelihood, only the composer knows;
     - a part that is a game, or is solved and not descended, is refused: its players and its solution know nothing of
       the loss around them.
@@ -180,6 +180,12 @@ class Composed(Objective):
     @property
     def class_weight(self) -> Any:
         return self._of_wrapped("class_weight")
+
+    @property
+    def carried(self) -> tuple[str, ...]:  # type: ignore[override]
+        names = {id(module): name for name, module in self.named_modules()}
+        parts = [part for part in self.parts().values() if id(part) in names]
+        return tuple(f"{names[id(part)]}.{pattern}" for part in parts for pattern in part.carried)
 
     @property
     def projects(self) -> bool:

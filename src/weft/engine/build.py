@@ -14,6 +14,7 @@ from weft.core.source import Spec
 from weft.core.trees import Params
 from weft.engine.ambient import refuse_hidden_randomness
 from weft.engine.fresh import Init, reset_all, reset_of, staying
+from weft.engine.gradients.loss import carried
 from weft.engine.taking import taken
 
 __all__ = ["build", "initialize", "refuse_alike", "seeded"]
@@ -41,6 +42,7 @@ def build(objective: Objective, spec: Spec, seed: int, dtype: torch.dtype) -> Ob
     built.to(dtype)
     refuse_hidden_randomness(built)
     _refuse_unowned(built)
+    carried(built)
     if not any(True for _ in built.parameters()):
         raise ValueError(f"expected {objective!r} to have parameters after build, got none; check its net")
     return built

@@ -15,7 +15,7 @@ from weft.core.source import Batch
 from weft.core.state import State
 from weft.core.trees import Params
 from weft.engine.asking import call
-from weft.engine.gradients.loss import base_loss
+from weft.engine.gradients.loss import base_loss, carried
 from weft.engine.moves import projected
 
 __all__ = ["lies"]
@@ -53,6 +53,7 @@ def lies(
     if acts is False and objective.on_policy:
         yield "expected a source that acts, as on_policy = True says, got one whose rows are given"
     yield from _put_back(objective, params)
+    yield from _carries(objective, params, buffers, batch)
     for name in objective.capabilities():
         if not callable(getattr(objective, name, None)):
             yield f"expected the capability {name!r} to be a method, got {getattr(objective, name, None)!r}"
@@ -83,6 +84,23 @@ def _put_back(objective: Objective, params: Params) -> Iterator[str]:
         odd = [name for name, p in found.items() if not torch.allclose(p, wanted[name])]
         if odd:
             yield f"expected project to give {odd[0]!r} {what} when asked twice, got another"
+
+
+def _carries(objective: Objective, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:
+    """What is carried goes on alike from the same place and draws, and keeps its shape and dtype."""
+    training = objective.training
+    objective.train()
+    try:
+        for player in (objective.players or ("",)) if objective.carried else ():
+            loss = base_loss(objective, {}, buffers, key_of(0), player)
+            one, two = (loss(params, batch).buffers for _ in range(2))
+            for name in sorted(carried(objective)):
+                if (one[name].shape, one[name].dtype) != (buffers[name].shape, buffers[name].dtype):
+                    yield f"expected the carried {name!r} to keep its shape and dtype, got {tuple(one[name].shape)}"
+                elif not torch.equal(one[name], two[name]):
+                    yield f"expected the carried {name!r} to go on alike from the same state and draws, got another"
+    finally:
+        objective.train(training)
 
 
 def _provided(objective: Objective, outputs: dict[str, Output]) -> Iterator[str]:
