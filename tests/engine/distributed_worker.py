@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import nn
 from weft import Classifier, Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.core.objective import Output, reduce
+from weft.core.random import normal
 from weft.core.strategy import Strategy
 from weft.data import FiniteMDP, sinusoids
 from weft.engine.distributed import agree, anywhere, start, world
@@ -148,6 +150,25 @@ class Buffers(nn.Module):
         return self.layer(x) * self.third * self.decay.clone()[0]
 
 
+class Carrying(Regression):
+    """Chains that go on by draws, and a copy that follows the net slowly."""
+
+    carried = ("chains", "slow")
+
+    def build(self, spec):
+        super().build(spec)
+        self.register_buffer("chains", torch.zeros(3, 4))
+        self.register_buffer("slow", torch.ones(1, 4))
+
+    def forward(self, batch, player=""):
+        output = super().forward(batch)
+        if self.training:
+            noise = normal(self.chains.shape, place="chains", shared=True, dtype=self.chains.dtype)
+            self.chains = 0.9 * self.chains + 0.1 * self.net.weight.detach() + 0.3 * noise
+            self.slow = 0.9 * self.slow + 0.1 * self.net.weight.detach()
+        return replace(output, losses=output.losses + (self.chains @ self.net.weight.T).mean().square())
+
+
 class Odd(nn.Module):
     """Drops weights of as many outputs as there are rows, and has time first, with as many times."""
 
@@ -223,6 +244,14 @@ CASES = {
     "buffers": lambda: result(Classifier(Buffers, **COMMON).fit(X, Y, sample_weight=WEIGHT)),
     "buffers of groups": lambda: result(
         Classifier(Buffers, strategy=ANDMask(threshold=0.3), **COMMON).fit(X, Y, environment=SITE)
+    ),
+    "carried": lambda: result(
+        Learner(Carrying(lambda: nn.Linear(4, 1)), accumulate=2, **COMMON).fit(X, X[:, 0], sample_weight=WEIGHT)
+    ),
+    "carried of groups, replicas": lambda: result(
+        Learner(Carrying(lambda: nn.Linear(4, 1)), strategy=ANDMask(threshold=0.3), replicas=2, **COMMON).fit(
+            X, X[:, 0], environment=SITE
+        )
     ),
     "rollouts": play,
     "sharpness": lambda: classify(SAM(radius=0.2), environment=None),

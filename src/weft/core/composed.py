@@ -14,6 +14,7 @@ from weft.core.random import place
 
 if TYPE_CHECKING:
     from weft.core.source import Batch, Spec
+    from weft.core.trees import Params
 
 __all__ = ["Composed"]
 
@@ -33,6 +34,7 @@ class Composed(Objective):
     - decomposable: all parts are; on-policy: any part is; fields: the shared ones and all parts' own, in their order;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
+    - parameters that live on a set are put back by the part that has them; what a part carries is carried;
     - what it provides, and whether its loss is a likelihood, only the composer knows;
     - a part that is a game, or is solved and not descended, is refused: its players and its solution know nothing of
       the loss around them.
@@ -178,6 +180,26 @@ class Composed(Objective):
     @property
     def class_weight(self) -> Any:
         return self._of_wrapped("class_weight")
+
+    @property
+    def carried(self) -> tuple[str, ...]:  # type: ignore[override]
+        names = {id(module): name for name, module in self.named_modules()}
+        parts = [part for part in self.parts().values() if id(part) in names]
+        return tuple(f"{names[id(part)]}.{pattern}" for part in parts for pattern in part.carried)
+
+    @property
+    def projects(self) -> bool:
+        return type(self).project is not Composed.project or any(part.projects for part in self.parts().values())
+
+    def project(self, params: Params) -> Params:
+        """Each part's parameters as the part puts them back."""
+        found: Params = {}
+        prefixes = {id(module): f"{name}." for name, module in self.named_modules()}
+        for part in self.parts().values():
+            prefix = prefixes[id(part)]
+            own = {name.removeprefix(prefix): p for name, p in params.items() if name.startswith(prefix)}
+            found |= {prefix + name: p for name, p in part.project(own).items()} if part.projects else {}
+        return found
 
     def credit(self, batch: Batch) -> Batch:
         return self.parts()[self.wraps].credit(batch) if self.wraps else {}

@@ -116,6 +116,8 @@ class Objective(Configured, nn.Module):
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
         solved: whether `solve` gives the parameters, so that there is no descent.
+        carried: patterns of the names of buffers that go on from step to step (chains, slow copies) and are never
+            averaged over groups or processes; others are statistics.
         provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`), and `distribution` where
             the method of that name tells what is predicted.
         fields: what it reads of a batch, in the order of `fit`'s arguments.
@@ -130,6 +132,7 @@ class Objective(Configured, nn.Module):
     likelihood: bool = False
     on_policy: bool = False
     solved: bool = False
+    carried: tuple[str, ...] = ()
     provides: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
     progress: tuple[str, str] = ("loss", "min")
@@ -164,6 +167,19 @@ class Objective(Configured, nn.Module):
     def every(self, player: str) -> int:
         """A player moves at every so-many-th step."""
         return 1
+
+    def project(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The parameters by name, those that live on a set (non-negative, of unit norm) put back on it.
+
+        Asked at the beginning and after each step of what has moved, as a strategy has amended it. It may give only
+        those that it puts back, computes with tensors alone, and gives back what is on the set already.
+        """
+        return params
+
+    @property
+    def projects(self) -> bool:
+        """Whether some parameters live on a set: whoever defines `project` says so."""
+        return type(self).project is not Objective.project
 
     def measure(self, batch: Batch) -> dict[str, Tensor]:
         """What to report of a batch, each of shape `(n,)` or already one number."""

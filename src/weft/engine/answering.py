@@ -19,7 +19,8 @@ from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine import verbs
 from weft.engine.asking import measure, rows_to_measure
 from weft.engine.fresh import frozen_layers, in_training
-from weft.engine.gradients.loss import base_loss
+from weft.engine.gradients.loss import base_loss, carried
+from weft.engine.moves import projected
 from weft.engine.replicas import mapped
 from weft.engine.tasks import in_order
 
@@ -49,6 +50,9 @@ def answers(engine: Engine, state: State) -> list[State]:
         params = dict(state.params)
         for found in each.values():
             params.update(found[i % len(found)])
+        if state.objective.projects:
+            names = [name for own in engine.names.values() for name in own]
+            params.update(projected(state.objective, engine.replicas, params, names))
         several.append(replace(state, params=params, buffers=state.statistics.get(str(i), state.buffers)))
     return several
 
@@ -90,14 +94,15 @@ def _passed(engine: Engine, run: State, source: Source) -> Params:
         buffers[f"{name}.num_batches_tracked"].zero_()
     training = run.objective.training
     in_training(run.objective)
-    key = fold(key_of(run.seeds), "statistics")
+    key, held = fold(key_of(run.seeds), "statistics"), carried(run.objective)
     try:
         with torch.no_grad():
             for batch in in_order(source, run, rows):
                 if rows_of(batch) == 1 and bool(buffers[f"{next(iter(norms))}.num_batches_tracked"]):
                     continue  # a last row by itself has no variance
                 for player in engine.players:
-                    buffers = base_loss(run.objective, {}, buffers, key, player)(run.params, batch).buffers
+                    after = base_loss(run.objective, {}, buffers, key, player)(run.params, batch).buffers
+                    buffers = {**after, **{name: run.buffers[name] for name in held}}
     finally:
         run.objective.train(training)
         for name, layer in norms.items():

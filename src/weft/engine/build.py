@@ -14,6 +14,8 @@ from weft.core.source import Spec
 from weft.core.trees import Params
 from weft.engine.ambient import refuse_hidden_randomness
 from weft.engine.fresh import Init, reset_all, reset_of, staying
+from weft.engine.gradients.loss import carried
+from weft.engine.taking import taken
 
 __all__ = ["build", "initialize", "refuse_alike", "seeded"]
 
@@ -40,6 +42,7 @@ def build(objective: Objective, spec: Spec, seed: int, dtype: torch.dtype) -> Ob
     built.to(dtype)
     refuse_hidden_randomness(built)
     _refuse_unowned(built)
+    carried(built)
     if not any(True for _ in built.parameters()):
         raise ValueError(f"expected {objective!r} to have parameters after build, got none; check its net")
     return built
@@ -64,7 +67,7 @@ def _refuse_unowned(built: Objective) -> None:
 
 
 def initialize(built: Objective, seed: int, init: Init) -> tuple[Params, Params]:
-    """Parameters and buffers for a seed: layers drawn anew (`reset`) or as they came (`keep`); what is frozen stays."""
+    """Parameters and buffers for a seed: drawn anew (`reset`), as they came (`keep`) or taken; what is frozen stays."""
     module, stays = copy.deepcopy(built), staying(built, init)
     if init != "keep":
         with seeded(seed, "init"):
@@ -72,6 +75,7 @@ def initialize(built: Objective, seed: int, init: Init) -> tuple[Params, Params]
     came: Params = dict(built.named_parameters()) | dict(built.named_buffers())
     drawn: Params = dict(module.named_parameters()) | dict(module.named_buffers())
     begun = {name: (came if name in stays else drawn)[name].detach().clone() for name in drawn}
+    begun |= {} if isinstance(init, str) else taken(built, init)
     params = {name: begun[name] for name, _ in module.named_parameters()}
     return params, {name: begun[name] for name, _ in module.named_buffers()}
 

@@ -23,7 +23,7 @@ from weft.engine.gradients.gradient import conclude, gradient, local, pool, shar
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
 from weft.engine.gradients.squares import MOST
-from weft.engine.moves import updated
+from weft.engine.moves import clipped, norm, projected, updated
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
@@ -124,6 +124,8 @@ class Engine:
         """The state before the first step; `builds` are the objectives as each seed builds them."""
         builds = builds or [self.objective] * len(seeds)
         starts = [initialize(built, seed, init) for built, seed in zip(builds, seeds, strict=True)]
+        for player in self.players:
+            starts = [({**p, **self._projected(p, player, replicas=False)}, b) for p, b in starts]
         if len(starts) > 1:
             refuse_alike(self.objective, [params for params, _ in starts], init)
         to_device = partial(Tensor.to, device=device)
@@ -264,6 +266,7 @@ class Engine:
         in_training(self.objective)
         for player in self.players:
             self.gradient(state, self.numbered(batch, grouped=self.grouped), player)
+            self._projected(state.params, player)
         if not self.episodic:
             self.measure(state, iter([batch]), grouped=self.grouped)
 
@@ -290,34 +293,29 @@ class Engine:
                 and what has diverged is frozen by a mask alone.
         """
         gradient, loss, buffers, own = self.gradient(state, batch, player)
-        norm = self.norm(gradient)
-        state.active.logical_and_(torch.isfinite(norm + loss))
+        length = norm(self.replicas, gradient)
+        state.active.logical_and_(torch.isfinite(length + loss))
         if factor is None:
             self.settle(state, player)
         frozen = factor is not None or (self.replicas is not None and not bool(state.active.all()))
-        self.apply(state, player, batch, self.clipped(gradient, norm), own, factor, frozen=frozen)
+        gradient = clipped(self.replicas, gradient, length, self.clip)
+        self.apply(state, player, batch, gradient, own, factor, frozen=frozen)
+        for name, p in self._projected(state.params, player).items():
+            old = state.params[name]
+            old.copy_(torch.where(self.broadcast(state.active, old), p, old))
         for name, b in buffers.items():
             old = state.buffers[name]
             old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
         return loss
 
+    def _projected(self, params: Params, player: str, replicas: bool = True) -> Params:
+        """A player's parameters put back on the sets where they live, if any do."""
+        each = self.replicas if replicas else None
+        return projected(self.objective, each, params, self.names[player]) if self.objective.projects else {}
+
     def broadcast(self, value: Tensor, like: Tensor) -> Tensor:
         """One number per replica, shaped to multiply a stacked tensor."""
         return broadcast(self.replicas, value, like)
-
-    def clipped(self, gradient: Params, norm: Tensor) -> Params:
-        """The gradient, shortened to the largest norm allowed."""
-        if self.clip is None:
-            return gradient
-        scale = (self.clip / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
-        return {n: g * self.broadcast(scale, g) for n, g in gradient.items()}
-
-    def norm(self, gradient: Params) -> Tensor:
-        """The norm of a gradient over all parameters, per replica."""
-        if self.replicas is None:
-            return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
-        norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=-1) for g in gradient.values()]
-        return torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
     def settle(self, state: State, player: str = "") -> None:
         """Records what has diverged (it stays at its last good parameters); raises when all have."""
@@ -382,6 +380,9 @@ class Engine:
             common = {n for n in step if self.optimizers[player].group_of(n) is None}
             step = {n: s * self.broadcast(self.rates, s) if n in common else s for n, s in step.items()}
         if self.strategy.does("update"):
+            if self.objective.projects:  # it is told of the step that is made
+                ends = {**state.params, **{n: old + step[n] for n, old in before.items()}}
+                step |= {n: p - before[n] for n, p in self._projected(ends, player).items()}
             at = self._place(state, player)._replace(params=before)
             route, lr = self._route(player, at, batch), self._rate(player, rate, factor, step)
 

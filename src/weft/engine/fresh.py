@@ -16,11 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.core.configured import closest
 from weft.core.trees import Params
+from weft.engine.taking import rule_of, takes
 
 __all__ = ["Init", "estranged", "frozen_layers", "in_training", "reset_all", "reset_of", "staying"]
 
-Init = str | Mapping[str, str]
-"""`reset`, `keep`, or one of them by pattern of parameter names: the first that fits counts, others are reset."""
+Init = str | Mapping[str, object]
+"""`reset`, `keep`, or by pattern one of them or what is taken: the first that fits counts, others are reset."""
 DRAWS = 3
 SURE = 1e-6  # how seldom a fresh module may be taken for another
 MOST = 5000  # values of a parameter that are compared
@@ -58,24 +59,26 @@ def _inside_out(module: nn.Module, seen: set[int]) -> Iterator[nn.Module]:
 def staying(module: nn.Module, init: Init) -> set[str]:
     """Names of the parameters and buffers that begin as they came.
 
-    Those are the frozen parameters (`requires_grad_(False)`), those that `init` keeps, and the buffers of layers that
-    are in a part of the module whose parameters all stay.
+    Those are the frozen parameters (`requires_grad_(False)`), those that `init` keeps or takes from elsewhere, and the
+    buffers of layers that are in a part of the module whose parameters all stay.
     """
     named = dict(module.named_parameters())
     if init == "keep":
         return {*named, *(name for name, _ in module.named_buffers())}
     rules = {} if isinstance(init, str) else dict(init)
-    for pattern in rules:
-        if not any(fnmatchcase(name, pattern) for name in named):
+    for pattern, said in rules.items():
+        names = {**named, **dict(module.named_buffers())} if takes(said) else named
+        if not any(fnmatchcase(name, pattern) for name in names):
             raise closest(pattern, named, "a pattern that fits parameter names in init")
-    kept = {name for name, p in named.items() if not p.requires_grad or _said(rules, name) == "keep"}
+    kept = {name for name, p in named.items() if not p.requires_grad or _said(rules, name) != "reset"}
     parts = _whole(module, kept) if kept else []
     held = {f"{prefix}.{own}" for prefix in parts for own in module.get_submodule(prefix)._buffers}
     return kept | held
 
 
-def _said(rules: Mapping[str, str], name: str) -> str:
-    return next((said for pattern, said in rules.items() if fnmatchcase(name, pattern)), "reset")
+def _said(rules: Mapping[str, object], name: str) -> object:
+    pattern = rule_of(rules, name)
+    return "reset" if pattern is None else rules[pattern]
 
 
 def _whole(module: nn.Module, names: set[str]) -> list[str]:

@@ -1,11 +1,16 @@
-"""The step that a strategy takes in place of the one that the optimizer proposes, of one run's tensors."""
+"""What becomes of the step that the optimizer proposes: clipped, amended by a strategy, put back on a set."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from weft.core.configured import closest
+from weft.core.legal import told
+from weft.core.objective import Objective
 from weft.core.random import keyed
 from weft.core.source import Batch
 from weft.core.strategy import Move, Strategy, StrategyState
@@ -14,8 +19,52 @@ from weft.engine import verbs
 from weft.engine.gradients.gradient import own_loss
 from weft.engine.gradients.loss import Place
 from weft.engine.gradients.route import Route
+from weft.engine.replicas import broadcast, mapped
 
-__all__ = ["updated"]
+__all__ = ["clipped", "norm", "projected", "updated"]
+
+
+def norm(replicas: int | None, gradient: Params) -> Tensor:
+    """The norm of a gradient over all parameters, per replica."""
+    if replicas is None:
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
+    norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=-1) for g in gradient.values()]
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0)
+
+
+def clipped(replicas: int | None, gradient: Params, norm: Tensor, most: float | None) -> Params:
+    """The gradient, shortened to the largest norm allowed."""
+    if most is None:
+        return gradient
+    scale = (most / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+    return {n: g * broadcast(replicas, scale, g) for n, g in gradient.items()}
+
+
+def projected(objective: Objective, replicas: int | None, params: Params, moved: Iterable[str]) -> Params:
+    """Those of the parameters that have moved, put back on the sets where the objective says that they live."""
+    names = list(moved)
+
+    def one(params: Params) -> Params:
+        found = objective.project({name: p.detach().clone() for name, p in params.items()})
+        _check_projected(objective, params, found)
+        return {name: found.get(name, params[name]) for name in names}
+
+    with torch.no_grad():
+        return mapped(replicas, one, params)
+
+
+def _check_projected(objective: Objective, params: Params, found: object) -> None:
+    kind = type(objective).__name__
+    if not isinstance(found, dict):
+        raise TypeError(f"expected project of {kind} to give parameters by name, got {told(found)}; return them")
+    for name, value in found.items():
+        if name not in params:
+            raise closest(name, params, f"a parameter's name from project of {kind}")
+        if value.shape != params[name].shape or value.dtype != params[name].dtype:
+            raise ValueError(
+                f"expected project of {kind} to keep {name!r} as it is, {tuple(params[name].shape)} of "
+                f"{params[name].dtype}, got {tuple(value.shape)} of {value.dtype}"
+            )
 
 
 def updated(

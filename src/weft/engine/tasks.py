@@ -16,6 +16,7 @@ from weft.engine.fresh import in_training
 from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
 from weft.engine.gradients.squares import Passes, rows_to_square, squares
+from weft.engine.moves import projected
 from weft.engine.replicas import apart
 
 __all__ = ["adapted", "consolidated", "in_order"]
@@ -77,7 +78,8 @@ def adapted(run: State, strategy: Strategy, player: str, names: Collection[str],
     in_training(run.objective)
     with keyed(key):
         after = verbs.adapt(strategy, loss, params, number_rows(batch, 1), run.strategy[player])
-    return {**run.params, **{n: p.detach() for n, p in after.items()}}
+    found = {**run.params, **{n: p.detach() for n, p in after.items()}}
+    return {**found, **projected(run.objective, None, found, names)} if run.objective.projects else found
 
 
 def _apart(run: State, names: Collection[str]) -> tuple[Params, Params]:

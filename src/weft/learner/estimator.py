@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ from weft.engine.loop import History, progress_of
 from weft.learner import digests
 from weft.learner.answers import Answers
 from weft.learner.folder import Folder, alone, save, tidied
+from weft.learner.pretrained import Taking
 from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
 from weft.learner.runs import copied, go_on, learned, plan_of, records, start, train_all
 from weft.learner.settings import (
@@ -44,7 +44,7 @@ from weft.learner.training import Run, Training
 __all__ = ["Learner"]
 
 
-class Learner(Answers):
+class Learner(Taking, Answers):
     """Trains an objective by a strategy, and answers with what the objective can do.
 
     Args:
@@ -68,7 +68,7 @@ class Learner(Answers):
             `random_state + 1`, ...; or lists by parameter name, a sweep.
         augment: a function of a training row's `x`, such as a transform of torchvision, or one of a batch that is
             marked `weft.sources.batchwise`; it draws anew at each step. Validation and answers see rows as given.
-        init: `reset` draws a given module anew from the seed, `keep` keeps it (frozen parts always stay); by pattern.
+        init: `reset` draws given modules anew, `keep` keeps them; by pattern, or from a learner, module or file.
         warm_start: whether `fit` goes on from the last one.
         random_state: the seed; None takes one from NumPy's global state, as scikit-learn does.
         device: a PyTorch device; None takes CUDA where there is one.
@@ -347,7 +347,7 @@ class Learner(Answers):
                     plan,
                     training.phase,
                     observers=self.callbacks,
-                    keep=partial(folder.keep, self),
+                    keep=lambda must: folder.keep(self, must),
                     shown=self.verbose,
                 )
         except KeyboardInterrupt:

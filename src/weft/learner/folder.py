@@ -41,6 +41,7 @@ from weft.engine import checkpoint
 from weft.engine.distributed import start, world
 from weft.engine.engine import Engine
 from weft.engine.loop import History, Pause
+from weft.learner.pretrained import noted
 from weft.learner.runs import assemble, records
 from weft.learner.settings import as_device
 from weft.learner.training import Begun, Phase, Run, Training
@@ -69,6 +70,7 @@ def _config(learner: Learner) -> dict[str, Any]:
         params["random_state"] = learner.seeds_[0]  # what chance or a generator has chosen
     if not (params["validation"] is None or isinstance(params["validation"], float)):
         params["validation"] = Given(params["validation"])  # data is not configuration
+    params["init"] = noted(params["init"])
     return {
         "weft": __version__,
         "format": checkpoint.FORMAT,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -28,13 +28,15 @@ from weft.engine.answering import answers
 from weft.engine.build import build, seeded
 from weft.engine.distributed import Lost, world
 from weft.engine.engine import Engine
-from weft.engine.fresh import estranged
+from weft.engine.fresh import estranged, staying
 from weft.engine.loop import Plan, Record, begin, training
 from weft.engine.progress import Bar
 from weft.engine.replicas import called, gathered
 from weft.engine.schedule import is_torch_scheduler
 from weft.engine.solving import solving
+from weft.engine.taking import takes, thawed
 from weft.engine.vectorize import VectorizationWarning, blame
+from weft.learner.pretrained import noted, resolved
 from weft.learner.settings import Settings, optimizers_of
 from weft.learner.training import Begun, Phase, Run, Training
 
@@ -81,16 +83,40 @@ def start(
         source: what they will learn from.
         replicated: whether there are replicas, be it one.
     """
+    if settings.objective.solved and isinstance(settings.init, Mapping) and any(map(takes, settings.init.values())):
+        raise ValueError(
+            f"expected an objective that is descended beside init={noted(settings.init)}, got "
+            f"{type(settings.objective).__name__}, whose solution does not depend on where it begins; leave init out"
+        )
+    settings = replace(settings, init=resolved(settings.init))
+    each = [replace(own, init=resolved(own.init) if "init" in told[0] else settings.init) for own in each]
     if replicated and _stackable(settings, told):
         parts = assemble(settings, each, told, source.spec, source, stacked=True)
         ((engine, seeds, builds),) = parts
         state = engine.init(seeds, settings.device, settings.init, builds)
         if settings.objective.solved or vectorizes(engine, state, source):
             _warn_of_discarded(settings, [builds[0]])
+            _warn_of_thawed(settings, engine)
             return [Run(engine, state)]
     parts = assemble(settings, each, told, source.spec, source, stacked=False)
     _warn_of_discarded(settings, [builds[0] for _, _, builds in parts])
-    return [Run(engine, engine.init(seeds, settings.device, settings.init, builds)) for engine, seeds, builds in parts]
+    _warn_of_thawed(settings, parts[0][0])
+    return [
+        Run(engine, engine.init(seeds, settings.device, own.init, builds))
+        for own, (engine, seeds, builds) in zip(each, parts, strict=True)
+    ]
+
+
+def _warn_of_thawed(settings: Settings, engine: Engine) -> None:
+    """Says where a parameter was frozen where it was taken from, and learns here."""
+    names = [name for own in engine.names.values() for name in own]
+    name = "" if isinstance(settings.init, str) else thawed(engine.objective, settings.init, names)
+    if name:
+        warnings.warn(
+            f"expected {name!r} to stay as it is, since it is frozen where init takes it from, got an optimizer that "
+            f"trains it; freeze it here as well, by Optimizer(..., freeze={name!r})",
+            stacklevel=7,
+        )
 
 
 def _warn_of_discarded(settings: Settings, builds: list[Objective]) -> None:
@@ -146,11 +172,11 @@ def make_engine(
     """The engine for these settings, and for batches of this kind."""
     names = [name for name, _ in built.named_parameters()]
     optimizers = optimizers_of(settings.optimizer, built)
-    if settings.init == "keep":  # then what is frozen by its name is frozen with its statistics
-        for player, optimizer in optimizers.items():
-            for name, parameter in built.named_parameters():
-                if name.startswith(f"{player}." if player else "") and not optimizer.trains(name):
-                    parameter.requires_grad_(False)
+    stays = staying(built, settings.init)  # what of it is frozen by its name is frozen with its statistics
+    for player, optimizer in optimizers.items():
+        for name, parameter in built.named_parameters():
+            if name.startswith(f"{player}." if player else "") and name in stays and not optimizer.trains(name):
+                parameter.requires_grad_(False)
     for optimizer in optimizers.values():
         frozen = [optimizer.freeze] if isinstance(optimizer.freeze, str) else optimizer.freeze
         for pattern in (*frozen, *(optimizer.groups or {})):

@@ -26,6 +26,7 @@ from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.fresh import Init
 from weft.engine.schedule import as_schedule
+from weft.learner.pretrained import is_given
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -215,9 +216,10 @@ def _by_pattern(given: object) -> bool:
 
 
 def _each_said(given: object) -> bool:
-    return bool(given) and all(said in ("reset", "keep") for said in dict(given).values())  # type: ignore[call-overload]
+    return bool(given) and all(map(is_given, dict(given).values()))  # type: ignore[call-overload]
 
 
+_INIT = "one of them, a learner, a module or a .safetensors file by pattern of parameter names"
 _COUNT = Whole(1, 2**20) | Such(
     'lists by parameter name such as {"optimizer__lr": [1e-3, 1e-2]}', lambda given: isinstance(given, dict)
 )
@@ -236,7 +238,7 @@ LEGAL: dict[str, Legal] = {
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
     "augment": Such("a function of a row, or one of a batch that is marked @batchwise", callable) | None,
-    "init": Choice("reset", "keep") | Such("one of them by pattern of parameter names", _by_pattern, _each_said),
+    "init": Choice("reset", "keep") | Such(_INIT, _by_pattern, _each_said),
     "warm_start": Flag(),
     "random_state": Whole(0, 2**63 - 1) | Such("a RandomState", lambda given: isinstance(given, RandomState)) | None,
     "device": Such("a device such as 'cpu' or 'cuda:0'", lambda given: isinstance(given, str | torch.device)) | None,

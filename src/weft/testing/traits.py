@@ -15,7 +15,8 @@ from weft.core.source import Batch
 from weft.core.state import State
 from weft.core.trees import Params
 from weft.engine.asking import call
-from weft.engine.gradients.loss import base_loss
+from weft.engine.gradients.loss import base_loss, carried
+from weft.engine.moves import projected
 
 __all__ = ["lies"]
 
@@ -51,6 +52,8 @@ def lies(
         yield "expected an objective whose actions draw its batches to say on_policy = True or False, got neither"
     if acts is False and objective.on_policy:
         yield "expected a source that acts, as on_policy = True says, got one whose rows are given"
+    yield from _put_back(objective, params)
+    yield from _carries(objective, params, buffers, batch)
     for name in objective.capabilities():
         if not callable(getattr(objective, name, None)):
             yield f"expected the capability {name!r} to be a method, got {getattr(objective, name, None)!r}"
@@ -68,6 +71,36 @@ def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch
         if objective.shown(name):
             seen = objective.view(name, batch)
             yield from (f"its part {name!r}: {lie}" for lie in lies(part, own, kept, seen))
+
+
+def _put_back(objective: Objective, params: Params) -> Iterator[str]:
+    """What is on the set where parameters live stays as it is, and what is put there depends on the parameters only."""
+    if not objective.projects:
+        return
+    far = {name: 3.0 * p - 1.0 for name, p in params.items()}
+    once = {**far, **projected(objective, None, far, far)}
+    for what, given, wanted in (("again", once, once), ("the same", far, once)):
+        found = projected(objective, None, given, given)
+        odd = [name for name, p in found.items() if not torch.allclose(p, wanted[name])]
+        if odd:
+            yield f"expected project to give {odd[0]!r} {what} when asked twice, got another"
+
+
+def _carries(objective: Objective, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:
+    """What is carried goes on alike from the same place and draws, and keeps its shape and dtype."""
+    training = objective.training
+    objective.train()
+    try:
+        for player in (objective.players or ("",)) if objective.carried else ():
+            loss = base_loss(objective, {}, buffers, key_of(0), player)
+            one, two = (loss(params, batch).buffers for _ in range(2))
+            for name in sorted(carried(objective)):
+                if (one[name].shape, one[name].dtype) != (buffers[name].shape, buffers[name].dtype):
+                    yield f"expected the carried {name!r} to keep its shape and dtype, got {tuple(one[name].shape)}"
+                elif not torch.equal(one[name], two[name]):
+                    yield f"expected the carried {name!r} to go on alike from the same state and draws, got another"
+    finally:
+        objective.train(training)
 
 
 def _provided(objective: Objective, outputs: dict[str, Output]) -> Iterator[str]:

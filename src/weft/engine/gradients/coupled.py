@@ -38,22 +38,32 @@ class Jacobian:
         wrapped: the strategy's loss.
         params, buffers: those to differentiate by, and those before the forward.
         pieces: the rows. Those of one piece are coupled, and the buffers go from piece to piece.
+        carried: but for these, with which every piece begins anew.
 
     Attributes:
         losses: of every example; zero where its weight is.
         buffers: after the forward.
     """
 
-    def __init__(self, mapper: Mapper, wrapped: Wrapped, params: Params, buffers: Params, pieces: list[Batch]) -> None:
+    def __init__(
+        self,
+        mapper: Mapper,
+        wrapped: Wrapped,
+        params: Params,
+        buffers: Params,
+        pieces: list[Batch],
+        carried: frozenset[str] = frozenset(),
+    ) -> None:
         def forward(p: Params) -> tuple[Tensor, Params]:
-            losses, held = [], buffers
+            losses, held, after = [], buffers, buffers
             for piece in pieces:
                 output = wrapped(held)(p, piece)
                 _refuse_other_rows(output.losses, rows_of(piece))
                 weight = None if output.weight is None else output.weight.unsqueeze(1)
                 losses.append(reduce(output.losses.unsqueeze(1), weight))
-                held = output.buffers
-            return torch.cat(losses), held
+                after = output.buffers
+                held = {n: buffers[n] if n in carried else b for n, b in after.items()}
+            return torch.cat(losses), after
 
         self.mapper = mapper
         pulled: Any = vjp(forward, params, has_aux=True)  # its annotation says two, without the third

@@ -76,7 +76,7 @@ def pool(
         where: for the message if a process is lost.
         check: whether to raise where the forward leaves buffers that depend on the rows at hand.
     """
-    mass, after = parts["mass"], parts["buffers"]
+    mass, after = parts["mass"], {n: b for n, b in parts["buffers"].items() if check or n not in route.carried}
     whole = mass.sum(-1) if mass.dim() > stacked else mass
     # Averaging the change keeps what does not change as it is, to the last bit.
     moved = {name: b - buffers[name] for name, b in after.items() if b.is_floating_point()}
@@ -97,6 +97,7 @@ def pool(
     pooled["buffers"] = {name: buffers[name] + moved[name] if name in moved else counted[name] for name in after}
     if after and check:
         refuse_moving(after, pooled["buffers"], whole, where)
+    pooled["buffers"] |= {n: b for n, b in parts["buffers"].items() if n in route.carried}
     return pooled
 
 

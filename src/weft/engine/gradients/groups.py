@@ -70,7 +70,7 @@ def by_groups(
 
     shared: Jacobian | None = None
     if route.coupled:
-        shared = Jacobian(mapper, wrapped, params, buffers, split(flatten_groups(batch), route.pieces))
+        shared = Jacobian(mapper, wrapped, params, buffers, split(flatten_groups(batch), route.pieces), route.carried)
         batch, buffers = {"place": shared.places}, {}
 
     def some(held: Params, part: Batch) -> Gradients:
@@ -86,10 +86,10 @@ def by_groups(
     spread = _spread(buffers, len(weights))
     summing = sums_of(strategy)
     if route.chunk < len(weights) and summing is not None and whole:
-        parts = _summed(some, spread, batch, weights, route.chunk, summing)
+        parts = _summed(route, some, spread, batch, weights, summing)
     else:
         gradients, (losses, after) = in_chunks(some, (spread, batch), len(weights), route.chunk)
-        parts = {"gradient": gradients, "loss": losses, "buffers": _merged(after, weights)}
+        parts = {"gradient": gradients, "loss": losses, "buffers": _merged(route, after, weights)}
     if shared is not None:
         parts["buffers"] = shared.buffers
     parts["mass"] = mass
@@ -120,23 +120,23 @@ def _mean(
         some: Parts = {"gradient": gradient, "loss": value}
         whole = tree_add(whole, some) if whole else some
         after.append(left)
-    return {**whole, "buffers": _merged(_joined(after, buffers), weights)}
+    return {**whole, "buffers": _merged(route, _joined(after, buffers), weights)}
 
 
 def _summed(
+    route: Route,
     some: Callable[[Params, Batch], Gradients],
     spread: Params,
     batch: Batch,
     weights: Tensor,
-    chunk: int,
     summing: Summing,
 ) -> Parts:
     """Sums over the groups in place of their gradients: no more of those than fit the bound are ever there."""
     sums: StrategyState = {}
     losses: list[Tensor] = []
     after: list[Params] = []
-    for start in range(0, len(weights), chunk):
-        window = slice(start, start + chunk)
+    for start in range(0, len(weights), route.chunk):
+        window = slice(start, start + route.chunk)
         part, held = (tree_map(itemgetter(window), tree) for tree in (batch, spread))
         gradients, (values, left) = some(held, part)
         more = summing.summarize(gradients, weights[window])
@@ -144,7 +144,7 @@ def _summed(
         sums = tree_add(sums, more) if sums else more
         losses.append(values)
         after.append(left)
-    return {"sums": sums, "loss": torch.cat(losses), "buffers": _merged(_joined(after, spread), weights)}
+    return {"sums": sums, "loss": torch.cat(losses), "buffers": _merged(route, _joined(after, spread), weights)}
 
 
 def _spread(buffers: Params, count: int) -> Params:
@@ -155,9 +155,12 @@ def _joined(after: list[Params], names: Params) -> Params:
     return {name: torch.cat([buffers[name] for buffers in after]) for name in names}
 
 
-def _merged(buffers: Params, weights: Tensor) -> Params:
-    """Groups' buffers become one: statistics are averaged, counters take their largest value."""
-    return {
-        name: torch.tensordot(weights.to(b.dtype), b, dims=1) if b.is_floating_point() else b.amax(0)
-        for name, b in buffers.items()
-    }
+def _merged(route: Route, buffers: Params, weights: Tensor) -> Params:
+    """Buffers become one: statistics are averaged, counters take their largest value, carried ones are alike."""
+
+    def one(name: str, b: Tensor) -> Tensor:
+        if name in route.carried:
+            return b[0]
+        return torch.tensordot(weights.to(b.dtype), b, dims=1) if b.is_floating_point() else b.amax(0)
+
+    return {name: one(name, b) for name, b in buffers.items()}

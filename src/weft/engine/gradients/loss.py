@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from fnmatch import fnmatchcase
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, TypedDict, TypeVar
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from weft.core.configured import closest
 from weft.core.objective import Objective, Output
 from weft.core.random import keyed
 from weft.core.source import Batch, rows_of
@@ -20,7 +22,19 @@ from weft.core.trees import Params, tree_map
 from weft.engine.holding import holding
 from weft.engine.serving import serving
 
-__all__ = ["Parts", "Place", "Slope", "Wrapped", "base_loss", "counted", "differentiate", "mass_of", "masses", "shares"]
+__all__ = [
+    "Parts",
+    "Place",
+    "Slope",
+    "Wrapped",
+    "base_loss",
+    "carried",
+    "counted",
+    "differentiate",
+    "mass_of",
+    "masses",
+    "shares",
+]
 
 Wrapped = Callable[[Params], Loss]
 """The strategy's loss, given the buffers before the forward."""
@@ -81,6 +95,17 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
         return output
 
     return loss
+
+
+def carried(objective: Objective) -> frozenset[str]:
+    """Names of the buffers that go on from step to step and are never averaged."""
+    if not objective.carried:
+        return frozenset()
+    names = [name for name, _ in objective.named_buffers()]
+    for pattern in objective.carried:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise closest(pattern, names, f"a pattern in carried that fits buffers of {type(objective).__name__}")
+    return frozenset(name for name in names if any(fnmatchcase(name, pattern) for pattern in objective.carried))
 
 
 def _told(objective: Objective, params: Params, buffers: Params, output: Output) -> object:

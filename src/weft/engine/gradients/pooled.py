@@ -35,7 +35,7 @@ def pooled(route: Route, wrapped: Wrapped, params: Params, buffers: Params, batc
             return (mean if share is None else mean * share), {"buffers": output.buffers, "left": left}
 
         gradient, (value, after) = differentiate(scalar, params, route.transform)
-        buffers = after["buffers"]
+        buffers = {n: buffers[n] if n in route.carried else b for n, b in after["buffers"].items()}
         part: Parts = {"gradient": gradient, "loss": value}
         whole = tree_add(whole, part) if whole else part
     mass: Parts = {"mass": total} if isinstance(total, Tensor) else {"rows": total}

@@ -12,14 +12,16 @@ from torch import Tensor
 from weft.core.objective import Objective
 from weft.core.source import Batch, flatten_groups, rows_of
 from weft.core.strategy import Loss, Strategy
-from weft.core.trees import Params, tree_map
+from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine.gradients.coupled import fitting, mixes
 from weft.engine.gradients.layers import GroupGradients
-from weft.engine.gradients.loss import Place, base_loss
+from weft.engine.gradients.loss import Place, base_loss, carried
 from weft.engine.memory import made
 from weft.engine.verbs import sums_of
 
 __all__ = ["Route", "in_groups", "look", "saved", "saved_bytes"]
+
+_SOME = 16  # groups that are asked what they leave in carried buffers
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Route:
         bytes: what one group or example takes; 0 where the gradient is that of the mean loss alone.
         chunk: how many of them fit the memory bound at a time.
         layers: their gradients from one backward of all rows, where the layers' rule holds.
+        carried: buffers that are never averaged: every group changes them alike.
         coupled: whether examples' gradients are those of a forward that all rows share, since the net mixes them.
     """
 
@@ -45,6 +48,7 @@ class Route:
     weighting: str
     pieces: int
     transform: bool
+    carried: frozenset[str] = frozenset()
     bytes: int = 0
     chunk: int = 1
     layers: GroupGradients | None = None
@@ -77,8 +81,10 @@ def look(
         strategy: says what is wanted of the groups.
         memory: bytes that a vectorized pass over groups or examples may take at a time.
     """
-    made = partial(Route, objective, player, grouped, weighting, pieces, transform)
+    made = partial(Route, objective, player, grouped, weighting, pieces, transform, carried(objective))
     if not (strategy.sight.each or strategy.sight.whole):
+        if pieces > 1:
+            _refuse_apart(objective, player, at, _halves(flatten_groups(batch) if grouped else batch), "accumulate=1")
         return made()
     batch = in_groups(batch, strategy, grouped)
     params, loss = at.params, base_loss(objective, at.others, at.buffers, at.key, player)
@@ -89,13 +95,40 @@ def look(
     if strategy.sees == "examples":
         flat = flatten_groups(batch)
         if rows_of(flat) == 1 or mixes(objective, player, at, flat):  # of a single row nothing is known
+            if pieces > 1:
+                _refuse_apart(objective, player, at, _halves(flat), "accumulate=1")
             size, chunk = fitting(saved(loss, params, flat), params, flat, passes // 2, memory - beside)
             return made(bytes=size, chunk=chunk, coupled=True)
+    some = [tree_map(itemgetter(i), batch) for i in range(min(_SOME, len(next(tree_leaves(batch)))))]
+    _refuse_apart(objective, player, at, some, f"a strategy that sees rows, such as ERM(), not {strategy!r},")
     size = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
     layers = _layers(objective, loss, params, batch, strategy)
     if layers is not None:
         size += layers.bytes * rows_of(group)
     return made(bytes=size, chunk=max(1, (memory - beside) // max(size, 1)), layers=layers)
+
+
+def _halves(batch: Batch) -> list[Batch]:
+    half = rows_of(batch) // 2
+    return [tree_map(itemgetter(slice(half)), batch), tree_map(itemgetter(slice(half, None)), batch)]
+
+
+def _refuse_apart(objective: Objective, player: str, at: Place, parts: list[Batch], mend: str) -> None:
+    """Raises where parts of a batch would leave carried buffers apart, of which there is one and no mean."""
+    names = carried(objective)
+    loss = base_loss(objective, at.others, at.buffers, at.key, player)
+    left: list[Params] = []
+    for part in parts if names else ():
+        with torch.no_grad():
+            after = loss(at.params, part.get("query", part)).buffers
+        left.append({name: after[name] for name in names})
+    for name in sorted(names):
+        if any(not torch.allclose(other[name], left[0][name]) for other in left[1:]):
+            raise ValueError(
+                f"expected {mend} beside {type(objective).__name__}, which carries {name!r} from step to step, got "
+                "parts of a batch that would each leave their own, since it depends on their rows; what is carried is "
+                "never averaged (a statistic would be: leave it out of carried)"
+            )
 
 
 def in_groups(batch: Batch, strategy: Strategy, grouped: bool) -> Batch:
