@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,16 +24,40 @@ __all__ = ["call", "fitting_measure", "measure", "rows_to_measure"]
 _MOST = 4096  # rows at a time when something is measured
 
 
-def call(state: State, name: str, *args: object, key: Tensor, rows: Tensor | None = None) -> Any:
-    """A method of the objective at one run's parameters, in evaluation mode, without gradients."""
+def call(
+    state: State,
+    name: str,
+    *args: object,
+    key: Tensor,
+    rows: Tensor | None = None,
+    fields: Params | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Any:
+    """A method of the objective at one run's parameters, in evaluation mode, without gradients.
+
+    Args:
+        state: the run.
+        name: the method.
+        args: what it is asked about.
+        key, rows: what its draws are keyed by.
+        fields: further arguments by name, with a value for each row.
+        options: further arguments that are the same for all rows.
+    """
     objective = state.objective
     training = objective.training
     objective.eval()
     try:
-        ask, held = getattr(objective, name), holding(objective, state.params, dict(state.buffers))
+        method, held = getattr(objective, name), holding(objective, state.params, dict(state.buffers))
+        ask, what = method, (name, *sorted(fields or ()), repr(options)) if fields or options else name
+        if fields or options:
+            args = (*args, fields or {})
+
+            def ask(*given: Any) -> Any:
+                return method(*given[:-1], **given[-1], **(options or {}))
+
         # A measure may run the forward more than once, and means the same draws.
         drawing = keyed(key, rows, again=name == "measure")
-        with torch.no_grad(), held, drawing, serving(objective, ask, args, rows, name):
+        with torch.no_grad(), held, drawing, serving(objective, ask, args, rows, what):
             return ask(*args)
     finally:
         objective.train(training)
