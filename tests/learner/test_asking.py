@@ -249,6 +249,7 @@ def test_kinds_are_told_and_a_score_prints_what_is_not_exact(learner):
         ("log_prob", {"kind": "chain"}, "'log_prob' to say kind as one of exact, lower bound.*got 'chain'"),
         ("sample", {"kind": "exact", "merge": "share"}, "'sample' to say kind as one of direct.*got 'exact'"),
         ("impute", {"kind": "direct", "merge": "mean"}, "'impute', which draws, to merge by share or refuse"),
+        ("log_prob", {"kind": "exact", "merge": "share"}, "'log_prob', a number told of each row, to merge by mean"),
         ("value", {"merge": "average"}, "'value' to merge by mean, logmeanexp, share, refuse, got 'average'"),
         ("value", {"asks": "row"}, "'value' to ask for rows or a number, got 'row'"),
     ],
@@ -329,3 +330,91 @@ def test_replicas_share_rows_out_where_what_is_asked_is_drawn():
     both = Learner(Conditional(), replicas=2, **SHORT).fit(X, Y)
     assert both.impute(X).shape == X.shape
     assert len(np.unique(both.impute(np.zeros((1000, 2)))[:, 0])) == 1000
+
+
+# --- replicas -----------------------------------------------------------------------------------------
+
+
+class Counted(Conditional):
+    """Counts how often it is asked, outside of what watches it for memory."""
+
+    asked = ()
+
+    def note(self, name):
+        type(self).asked = (*self.asked, name)
+
+    def bound(self, x):
+        self.note("bound")
+        return super().bound(x) * self.mean.sum()
+
+    def sample(self, n, y=None, *, scale=1.0):
+        self.note("sample")
+        return super().sample(n, y, scale=scale)
+
+    def impute(self, x):
+        self.note("impute")
+        return super().impute(x)
+
+
+class Branching(Counted):
+    """What no vmap bears: it looks at a number."""
+
+    def bound(self, x):
+        return super().bound(x) + float(self.mean.sum())
+
+    def sample(self, n, y=None, *, scale=1.0):
+        return super().sample(n, y, scale=scale) + float(self.mean.sum())
+
+    def impute(self, x):
+        return super().impute(x) + float(self.mean.sum())
+
+
+@pytest.mark.parametrize("kind", [Counted, Branching])
+@pytest.mark.parametrize(
+    ("name", "count", "named"),
+    [("bound", 50, {}), ("sample", 50, {}), ("sample", 2, {}), ("sample", 11, {"y": Y[:11]}), ("impute", 11, {})],
+)
+def test_replicas_answer_in_one_pass_or_in_a_loop_to_the_same_result(kind, name, count, named):
+    memory._known.clear()
+    learner = Learner(kind(), replicas=4, **SHORT).fit(X, Y)
+    asked = count if name == "sample" else X[:count]
+    for _ in range(2):  # which look whether it can be vectorized, and how much then fits the memory
+        getattr(learner, name)(asked, **named)
+    learner.training_.drawn = 0
+    kind.asked = ()
+    answer = getattr(learner, name)(asked, **named)
+    assert len(kind.asked) == (1 if kind is Counted else min(4, count) if name == "sample" else 4)
+    alone = [learner.replica(k) for k in range(4)]
+    edges = [k * count // 4 for k in range(5)]
+    if name == "bound":
+        each = [getattr(one, name)(asked) for one in alone]
+        expected = np.log(np.mean(np.exp(np.float64(each)), 0))
+    else:
+        each = []
+        for one, a, b in zip(alone, edges[:-1], edges[1:], strict=True):
+            one.training_.drawn = a
+            if b > a:
+                part = {field: values[a:b] for field, values in named.items()}
+                each.append(getattr(one, name)(b - a if name == "sample" else X[a:b], **part))
+        expected = np.concatenate(each)
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mistake_does_not_make_replicas_slow():
+    learner = Learner(Counted(), replicas=2, **SHORT).fit(X, Y)
+    with pytest.raises(TypeError):
+        learner.sample(10, scale="wide")
+    learner.sample(10)
+    Counted.asked = ()
+    learner.sample(10)
+    assert Counted.asked == ("sample",)
+
+
+def test_lists_of_rows_are_answered_by_one_replica_after_another():
+    class Lists(Conditional):
+        @capability(merge="share", kind="direct")
+        def words(self, n):
+            return [torch.arange(i % 3) for i in range(n)]
+
+    learner = Learner(Lists(), replicas=2, **SHORT).fit(X, Y)
+    assert [len(word) for word in learner.words(7)] == [0, 1, 2, 0, 1, 2, 0]

@@ -146,6 +146,8 @@ def wrong_marks(objective: Objective) -> Iterator[str]:
         kinds = DENSITY if name.endswith("log_prob") else DRAWN if name.endswith("sample") else (*DENSITY, *DRAWN)
         if mark.kind and mark.kind not in kinds:
             yield f"{called} to say kind as one of {', '.join(kinds)}, got {mark.kind!r}"
+        if mark.kind in DENSITY and mark.merge == "share":
+            yield f"{called}, a number told of each row, to merge by mean, logmeanexp or refuse, got 'share'"
         if mark.kind in DRAWN and mark.merge in ("mean", "logmeanexp"):
             yield f"{called}, which draws, to merge by share or refuse, got {mark.merge!r}: a mean of draws is no draw"
 

@@ -10,8 +10,9 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from numbers import Integral
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ from weft.core.configured import closest
 from weft.core.objective import Capability
 from weft.core.random import fold, key_of, row_hash
 from weft.core.trees import Params
+from weft.engine.asking import call_all, together
 from weft.engine.memory import rows_at_a_time
 from weft.learner.reading import Reader, as_array, as_tensor, names_of_rows
 from weft.learner.settings import DTYPES, as_seed
@@ -214,37 +216,57 @@ class _Asked:
     def count(self) -> int:
         return len(self.rows) if isinstance(self.rows, Tensor) else self.rows
 
-    def of(self, run: Run, a: int, b: int) -> object:
-        """What a run answers about the rows from a to b."""
-        engine, state = run
-        part = self.rows[a:b].to(state.device) if isinstance(self.rows, Tensor) else b - a
-        fields = {name: values[a:b].to(state.device) for name, values in self.fields.items()}
-        key = fold(key_of(state.seeds), self.name)
+    def of(self, runs: list[Run], spans: list[tuple[int, int]]) -> list[Any]:
+        """What each run answers about its rows, from a to b: all of them about the same, or each about its own."""
+        states, apart = [state for _, state in runs], len(set(spans)) > 1
+        device, size = states[0].device, max(b - a for a, b in spans)
+        index = torch.stack([torch.arange(a, a + size) for a, _ in spans]) if apart else torch.arange(*spans[0])
+        held = index.clamp_max(self.count - 1)  # of shares that are not equal, the shorter are asked one row too many
+
+        def part(values: Tensor) -> Tensor:
+            return (values[held] if apart else values[slice(*spans[0])]).to(device)
+
+        asked = part(self.rows) if isinstance(self.rows, Tensor) else size
+        fields = {name: part(values) for name, values in self.fields.items()}
+        keys = [fold(key_of(state.seeds), self.name) for state in states]
         if self.seed is not None:
-            key = fold(key, "random_state", self.seed)
-        if self.drawn or not isinstance(part, Tensor):
-            rows = torch.arange(self.first + a, self.first + b, device=state.device)
+            keys = [fold(key, "random_state", self.seed) for key in keys]
+        if self.drawn or not isinstance(asked, Tensor):
+            rows = (self.first + index).to(device)
         else:
-            rows = row_hash(part, *(fields[name] for name in sorted(fields)))
-        return engine.call(state, self.name, part, key=key, rows=rows, fields=fields, options=self.options)
+            rows = row_hash(asked, *(fields[name] for name in sorted(fields)))
+        answers = call_all(
+            states, self.name, asked, keys=keys, rows=rows, fields=fields, options=self.options, apart=apart
+        )
+        for answer in answers:
+            for leaf in _leaves(answer):
+                _refuse_other(leaf, size, self.name)
+        return [
+            answer if b - a == size else _each(itemgetter(slice(b - a)), answer)
+            for answer, (a, b) in zip(answers, spans, strict=True)
+        ]
 
     def at_a_time(self, runs: list[Run]) -> int:
-        """How many rows are asked about at a time, or drawn."""
+        """How many rows are asked about at a time, or drawn by each run."""
         engine, memory = runs[0].engine, runs[0].engine.memory * (runs[0].engine.replicas or 1)
-        several = self.mark.merge != "share" and len(runs) > 1
-        given = isinstance(self.rows, Tensor)
+        at_once = together([state for _, state in runs], self.name)
+        shared, given = self.mark.merge == "share", isinstance(self.rows, Tensor)
 
         def compute(n: int) -> object:
-            answer = self.of(runs[0], 0, n)
             asked = self.rows[:n].clone() if isinstance(self.rows, Tensor) else n
-            each = [answer, *(_each(Tensor.clone, answer) for _ in runs[1:])] if several else [answer]
-            return asked, _each(lambda *parts: torch.stack(parts), *each) if several else each
+            if at_once:
+                answers = self.of(runs, [(k * n * shared, (k * shared + 1) * n) for k in range(len(runs))])
+            else:  # one after another, whose answers wait for each other where they are merged
+                answer = self.of(runs[:1], [(0, n)])[0]
+                answers = [answer, *(_each(Tensor.clone, answer) for _ in runs[1:] if not shared)]
+            return asked, answers if shared else _merged(self.mark.merge, answers)
 
         like = [self.rows, *self.fields.values()] if isinstance(self.rows, Tensor) else [*self.fields.values()]
         shapes = tuple((tuple(t.shape[1:]), str(t.dtype)) for t in like)
-        kind = (self.name, shapes, len(runs) if several else 1, repr(self.options))
+        kind = (self.name, shapes, len(runs), at_once, repr(self.options))
         most = _MOST if given else self.count
-        return rows_at_a_time(engine.objective, kind, lambda: compute, self.count, memory, most)
+        few = max(2, 16 // len(runs)) if at_once else 16  # what is tried must fit as well
+        return rows_at_a_time(engine.objective, kind, lambda: compute, min(self.count, few), memory, most)
 
 
 def _answered(runs: list[Run], asked: _Asked) -> Any:
@@ -255,18 +277,29 @@ def _answered(runs: list[Run], asked: _Asked) -> Any:
             f"expected one replica to answer {asked.name!r}, got {len(runs)}, whose answers cannot be averaged; "
             f"ask one of them: .replica(0).{asked.name}(...)"
         )
-    shared = mark.merge == "share"
-    edges = [k * n // len(runs) for k in range(len(runs) + 1)] if shared else [0, n]
-    parts, at_a_time = [], asked.at_a_time(runs)
-    for k, (a, b) in enumerate(pairwise(edges)):
-        for first in range(a, b, at_a_time):
-            last = min(first + at_a_time, b)
-            merged = _merged(mark.merge, [asked.of(run, first, last) for run in (runs[k : k + 1] if shared else runs)])
-            answer = mark.finish(merged) if mark.finish else merged  # type: ignore[arg-type]
-            for leaf in _leaves(answer):
-                _refuse_other(leaf, last - first, asked.name)
-            parts.append(answer)
-    return _each(_joined, *parts)
+    at_a_time = asked.at_a_time(runs)
+
+    def finished(answer: Any, rows: int) -> Any:
+        answer = mark.finish(answer) if mark.finish else answer
+        for leaf in _leaves(answer):
+            _refuse_other(leaf, rows, asked.name)
+        return answer
+
+    parts: list[Any] = []
+    if mark.merge != "share":
+        for first in range(0, n, at_a_time):
+            span = (first, min(first + at_a_time, n))
+            parts.append(finished(_merged(mark.merge, asked.of(runs, [span] * len(runs))), span[1] - span[0]))
+        return _each(_joined, *parts)
+    edges = [k * n // len(runs) for k in range(len(runs) + 1)]
+    shares = [[(first, min(first + at_a_time, b)) for first in range(a, b, at_a_time)] for a, b in pairwise(edges)]
+    found: dict[tuple[int, int], Any] = {}
+    for turn in zip_longest(*shares):  # a piece of each run's share at once
+        asking = [(run, span) for run, span in zip(runs, turn, strict=True) if span is not None]
+        spans = [span for _, span in asking]
+        for span, answer in zip(spans, asked.of([run for run, _ in asking], spans), strict=True):
+            found[span] = finished(answer, span[1] - span[0])
+    return _each(_joined, *(found[span] for share in shares for span in share))
 
 
 def _merged(how: str, answers: list[object]) -> object:
