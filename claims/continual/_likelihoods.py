@@ -45,7 +45,7 @@ class Bits(Objective):
         bits = distributions.Bernoulli(logits=output.logits, validate_args=False)
         return distributions.Independent(bits, 1, validate_args=False)
 
-    @capability(merge="logmeanexp")
+    @capability(merge="logmeanexp", kind="exact")
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x), exact."""
         return -self({"x": x}).losses

@@ -1,6 +1,7 @@
 """The command `weft fit`: what it trains, tells and refuses."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from tests.commands.command_cases import fit, refused, run
 import weft
 from weft.commands.job import Job
 from weft.core.manifest import unsealed_beside
+from weft.core import capability
+from weft.objectives import GAN
 
 
 def test_fit_tells_the_result_as_json(fitted):
@@ -22,6 +25,16 @@ def test_fit_tells_the_result_as_json(fitted):
     assert len(result["replicas"]) == 2
     assert result["strategy"] == "ANDMask(threshold=0.3)"
     assert {p.name for p in folder.iterdir()} >= {"config.json", "recipe.json", "metrics.jsonl", "state.json"}
+
+
+def test_a_density_that_is_not_exact_says_so(table, tmp_path, monkeypatch):
+    density = capability(merge="logmeanexp", kind="lower bound")(lambda self, x: x.sum(-1))
+    monkeypatch.setattr(GAN, "log_prob", density, raising=False)
+    options = ["--drop", "kind", "--objective", "gan(latent=2, hidden=(8,))", "--steps", "2"]
+    told = run("fit", str(table), *options, "--out", str(tmp_path / "a")).stdout
+    assert re.search(r"log_prob +lower bound +not exact", told)
+    told = run("fit", str(table), *options, "--out", str(tmp_path / "b"), "--json").stdout
+    assert json.loads(told)["kinds"] == {"log_prob": "lower bound"}
 
 
 def test_held_out_score_is_of_rows_that_were_not_trained_on(fitted, table):

@@ -278,7 +278,7 @@ class Cloud(Objective):
     def noise(self, n):
         return normal((n, *self.mean.shape), place="chain", dtype=self.mean.dtype)
 
-    @capability(merge="share")
+    @capability(merge="share", kind="chain")
     def sample(self, n):
         x = self.mean.expand(n, -1)
         for _ in turns("turn", 2):
@@ -289,7 +289,6 @@ class Cloud(Objective):
 class Repeating(Cloud):
     """Both turns draw at one place."""
 
-    @capability(merge="share")
     def sample(self, n):
         return 0.5 * (self.mean + self.noise(n)) + self.noise(n)
 
@@ -297,13 +296,11 @@ class Repeating(Cloud):
 class Following(Cloud):
     """A row is drawn after those before it."""
 
-    @capability(merge="share")
     def sample(self, n):
         return super().sample(n).cumsum(0)
 
 
 class Stuck(Cloud):
-    @capability(merge="share")
     def sample(self, n):
         return super().sample(n) * 0.0
 
@@ -315,6 +312,60 @@ def test_a_broken_sampler_is_caught():
         (Repeating, r"sample: .*second draw at 'chain'.*turns"),
         (Following, "a row alone as it does among others"),
         (Stuck, "one row six times"),
+    ):
+        with pytest.raises(ContractError, match=message):
+            check_objective(broken(), source)
+
+
+class Unsaid(Cloud):
+    @capability(merge="share")
+    def sample(self, n):
+        return super().sample(n)
+
+
+class Misspelled(Cloud):
+    @capability(merge="share", kind="chains")
+    def sample(self, n):
+        return super().sample(n)
+
+
+class Silently(Cloud):
+    """Draws, and says nothing of it."""
+
+    @capability(merge="mean")
+    def value(self, x):
+        return x.sum(-1) + self.noise(len(x)).sum(-1)
+
+
+class Lying(Cloud):
+    """An estimate that calls itself exact."""
+
+    @capability(merge="logmeanexp", kind="exact")
+    def log_prob(self, x):
+        return x.sum(-1) + self.noise(len(x)).sum(-1)
+
+
+class Honest(Cloud):
+    @capability(merge="logmeanexp", kind="estimate")
+    def log_prob(self, x):
+        return x.sum(-1) + self.noise(len(x)).sum(-1)
+
+
+class Seeded(Cloud):
+    @capability(merge="mean")
+    def value(self, x, random_state=None):
+        return x.sum(-1)
+
+
+def test_a_capability_that_does_not_say_what_it_is_is_caught():
+    source = Arrays(torch.as_tensor(X), batch_size=12)
+    check_objective(Honest(), source)
+    for broken, message in (
+        (Unsaid, "'sample' to say its kind, one of direct, sequential, chain, got none"),
+        (Misspelled, "'sample' to say kind as one of direct, sequential, chain, got 'chains'"),
+        (Silently, "'value', which draws, to say so: kind as one of lower bound.*chain, got ''"),
+        (Lying, "'log_prob', which draws, to say so: kind as one of lower bound.*got 'exact'"),
+        (Seeded, "'value' to draw by weft.core.random, got an argument random_state"),
     ):
         with pytest.raises(ContractError, match=message):
             check_objective(broken(), source)

@@ -33,11 +33,11 @@ class Normal(Objective):
     def forward(self, batch, player=""):
         return Output(-self.log_prob(batch["x"]))
 
-    @capability(merge="logmeanexp")
+    @capability(merge="logmeanexp", kind="exact")
     def log_prob(self, x):
         return torch.distributions.Normal(self.mean, self.scale.exp()).log_prob(x).sum(-1)
 
-    @capability(merge="share")
+    @capability(merge="share", kind="direct")
     def sample(self, n):
         return self.mean + self.scale.exp() * normal((n, *self.mean.shape), place="z", dtype=self.mean.dtype)
 

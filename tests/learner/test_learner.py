@@ -612,9 +612,8 @@ def test_random_state_none_differs_from_fit_to_fit():
 def test_capabilities_are_the_objectives():
     assert hasattr(Learner(Classification()), "predict_proba")
     assert not hasattr(Learner(Regression()), "predict_proba")
-    with pytest.raises(AttributeError, match="has no attribute 'predict_proba'") as refusal:
+    with pytest.raises(AttributeError, match="has no attribute 'predict_proba'; Regression offers predict"):
         Learner(Regression()).predict_proba  # noqa: B018
-    assert "Regression does not offer it" in str(refusal.value.__cause__)
     with pytest.raises(AttributeError, match="has no attribute 'adapt'") as refusal:
         Learner(Regression()).adapt  # noqa: B018
     assert "expected a strategy that adapts, such as MAML()" in str(refusal.value.__cause__)

@@ -127,6 +127,8 @@ def _print_result(result: Json) -> None:
             add("one replica alone", number(float(np.mean(scores))), f"{spread}{len(result['replicas'])} replicas")
     for name, value in result.get("progress", {}).items():
         add(name, number(value))
+    for name, kind in result.get("kinds", {}).items():
+        add(name, kind, "not exact")
     told = f"{result['strategy']}, {result['seconds']:.1f} s"
     if result.get("resumed_at") is not None:
         old = result["resumed_at"] >= result["steps"]

@@ -214,7 +214,11 @@ class Composed(Objective):
                 outside = method if name == self.wraps else f"{name}_{method}"
                 if outside in offered:
                     raise ValueError(f"expected parts whose answers have names of their own, got {outside!r} twice")
-                offered[outside] = name, method, replace(mark, reads=mark.reads and self.shown(name))
+                offered[outside] = (
+                    name,
+                    method,
+                    replace(mark, reads=mark.reads and self.shown(name), rows=(*mark.rows, *part.fields)),
+                )
         return offered
 
     def capabilities(self) -> dict[str, Capability]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.core.source import Batch, Source, Spec
     from weft.core.state import State
 
-__all__ = ["PROVIDED", "Capability", "Objective", "Output", "capability", "reduce"]
+__all__ = ["DENSITY", "DRAWN", "PROVIDED", "Capability", "Objective", "Output", "capability", "reduce", "wrong_marks"]
 
 PROVIDED = {
     "logits": "the logits of each row",
@@ -68,33 +68,88 @@ def reduce(values: Tensor, weight: Tensor | None = None) -> Tensor:
     return (values * weight).sum(-1) / weight.sum(-1).clamp_min(torch.finfo(values.dtype).tiny)
 
 
+DENSITY = ("exact", "lower bound", "upper bound", "estimate")
+"""What a number told of a row, such as a `log_prob`, may be."""
+DRAWN = ("direct", "sequential", "chain")
+"""How a draw, such as a `sample`, may be made: at once, part after part, or by a Markov chain."""
+_ALWAYS_DRAWN = ("sample", "act", "impute", "posterior", "generate")
+
+
 @dataclass(frozen=True)
 class Capability:
-    """How a capability answers when several replicas were trained.
+    """How a capability is asked, what its answer is, and how several replicas answer together.
 
     Attributes:
-        merge: `mean`, `logmeanexp` (densities), `share` (samples: each replica draws its share) or
+        merge: `mean`, `logmeanexp` (densities), `share` (draws: each replica makes its share) or
             `refuse` (the answer of one replica only: representations, actions).
         finish: applied to the merged answer (class probabilities become a class).
         reads: whether it is asked about rows like those of training; not so a prior's, about latents.
+        kind: of a number one of `DENSITY`, of a draw one of `DRAWN`, "" where neither is to be said.
+        asks: `rows`, or a `number` of them to draw.
+        rows: arguments with a value for each row, beside those that the objective's fields name.
     """
 
     merge: str = "mean"
     finish: Callable[[Tensor], Tensor] | None = None
     reads: bool = True
+    kind: str = ""
+    asks: str = "rows"
+    rows: tuple[str, ...] = ()
+
+    def draws(self, name: str) -> bool:
+        """Whether the answer is a draw, another one at each call; else what it draws is a function of the row."""
+        if self.kind:
+            return self.kind in DRAWN
+        return self.merge == "share" or any(name == word or name.endswith(f"_{word}") for word in _ALWAYS_DRAWN)
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def capability(*, merge: str = "mean", finish: Callable[[Tensor], Tensor] | None = None) -> Callable[[Method], Method]:
-    """Marks a method of an objective as something that the Learner offers under the same name."""
+def capability(
+    *,
+    merge: str = "mean",
+    finish: Callable[[Tensor], Tensor] | None = None,
+    kind: str = "",
+    asks: str = "",
+    rows: tuple[str, ...] = (),
+) -> Callable[[Method], Method]:
+    """Marks a method of an objective as something that the Learner offers under the same name.
+
+    An override in a subclass inherits the mark, and one by None takes it away.
+
+    Args:
+        merge, finish, kind, rows: see `Capability`.
+        asks: `rows` or `number`; by default a number where the replicas share the answer out.
+    """
 
     def mark(method: Method) -> Method:
-        method.capability = Capability(merge, finish)  # type: ignore[attr-defined]
+        asked = asks or ("number" if merge == "share" else "rows")
+        reads = method.__name__ != "inverse_transform"  # which is asked about representations
+        method.capability = Capability(merge, finish, reads, kind, asked, rows)  # type: ignore[attr-defined]
         return method
 
     return mark
+
+
+MERGES = ("mean", "logmeanexp", "share", "refuse")
+
+
+def wrong_marks(objective: Objective) -> Iterator[str]:
+    """What an objective's capabilities say that nobody understands, in words."""
+    for name, mark in objective.capabilities().items():
+        called = f"expected the capability {name!r}"
+        if mark.merge not in MERGES:
+            yield f"{called} to merge by {', '.join(MERGES)}, got {mark.merge!r}"
+        if mark.asks not in ("rows", "number"):
+            yield f"{called} to ask for rows or a number, got {mark.asks!r}"
+        kinds = DENSITY if name.endswith("log_prob") else DRAWN if name.endswith("sample") else (*DENSITY, *DRAWN)
+        if mark.kind and mark.kind not in kinds:
+            yield f"{called} to say kind as one of {', '.join(kinds)}, got {mark.kind!r}"
+        if mark.kind in DENSITY and mark.merge == "share":
+            yield f"{called}, a number told of each row, to merge by mean, logmeanexp or refuse, got 'share'"
+        if mark.kind in DRAWN and mark.merge in ("mean", "logmeanexp"):
+            yield f"{called}, which draws, to merge by share or refuse, got {mark.merge!r}: a mean of draws is no draw"
 
 
 class Objective(Configured, nn.Module):
@@ -103,7 +158,7 @@ class Objective(Configured, nn.Module):
     A subclass keeps its hyperparameters in `__init__` (assigned and nothing else), makes its
     networks in `build` once shapes are known, and writes its mathematics in `forward`. What it can
     do once trained are plain methods marked with `capability`; they take and give tensors with one
-    row per example (`sample` takes a number).
+    row per example, or trees of them (`sample` takes a number), further fields and options by name.
 
     Attributes:
         players: the names of the submodules that learn by losses of their own, in the order of their
@@ -189,12 +244,15 @@ class Objective(Configured, nn.Module):
 
     def capabilities(self) -> dict[str, Capability]:
         """The methods that a Learner offers once trained."""
-        marked = {}
-        for name in dir(type(self)):
-            mark = getattr(getattr(type(self), name, None), "capability", None)
-            if isinstance(mark, Capability):
-                marked[name] = mark
-        return marked
+        marked: dict[str, Capability] = {}
+        for cls in reversed(type(self).__mro__):
+            for name, method in vars(cls).items():
+                mark = getattr(method, "capability", None)
+                if isinstance(mark, Capability):
+                    marked[name] = mark
+                elif method is None:
+                    marked.pop(name, None)
+        return dict(sorted(marked.items()))
 
     def declares(self, trait: str) -> bool:
         """Whether it says a trait itself, in place of the default that every objective has."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
+from weft.core.objective import Objective
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Source, flatten_groups
 from weft.core.state import State
@@ -18,25 +22,108 @@ from weft.engine.holding import holding
 from weft.engine.memory import rows_at_a_time
 from weft.engine.replicas import apart, mapped, numbered
 from weft.engine.serving import serving
+from weft.engine.vectorize import vectorized
 
-__all__ = ["call", "fitting_measure", "measure", "rows_to_measure"]
+__all__ = ["call", "call_all", "fitting_measure", "measure", "rows_to_measure", "together"]
 
+_looped: WeakKeyDictionary[Objective, set[str]] = WeakKeyDictionary()  # methods that cannot be vectorized
 _MOST = 4096  # rows at a time when something is measured
 
 
-def call(state: State, name: str, *args: object, key: Tensor, rows: Tensor | None = None) -> Any:
-    """A method of the objective at one run's parameters, in evaluation mode, without gradients."""
+def call(
+    state: State,
+    name: str,
+    *args: object,
+    key: Tensor,
+    rows: Tensor | None = None,
+    fields: Params | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Any:
+    """A method of the objective at one run's parameters, in evaluation mode, without gradients.
+
+    Args:
+        state: the run.
+        name: the method.
+        args: what it is asked about.
+        key, rows: what its draws are keyed by.
+        fields: further arguments by name, with a value for each row.
+        options: further arguments that are the same for all rows.
+    """
     objective = state.objective
     training = objective.training
     objective.eval()
     try:
-        ask, held = getattr(objective, name), holding(objective, state.params, dict(state.buffers))
+        method, held = getattr(objective, name), holding(objective, state.params, dict(state.buffers))
+        ask, what = method, (name, *sorted(fields or ()), repr(options)) if fields or options else name
+        if fields or options:
+            args = (*args, fields or {})
+
+            def ask(*given: Any) -> Any:
+                return method(*given[:-1], **given[-1], **(options or {}))
+
         # A measure may run the forward more than once, and means the same draws.
         drawing = keyed(key, rows, again=name == "measure")
-        with torch.no_grad(), held, drawing, serving(objective, ask, args, rows, name):
+        with torch.no_grad(), held, drawing, serving(objective, ask, args, rows, what):
             return ask(*args)
     finally:
         objective.train(training)
+
+
+def together(states: list[State], name: str) -> bool:
+    """Whether a method can be asked of these runs at once: they have one structure, and nothing has kept it from it."""
+    alike = all(state.objective is states[0].objective for state in states)
+    return len(states) > 1 and alike and name not in _looped.get(states[0].objective, ())
+
+
+def call_all(
+    states: list[State],
+    name: str,
+    asked: Tensor | int,
+    *,
+    keys: list[Tensor],
+    rows: Tensor,
+    fields: Params,
+    options: Mapping[str, object],
+    apart: bool,
+) -> list[Any]:
+    """A method at each of several runs' parameters: in one vectorized pass, or one after another to the same result.
+
+    Args:
+        states: the runs.
+        name: the method.
+        asked: what it is asked about.
+        keys: one for each run.
+        rows, fields, options: as for `call`.
+        apart: whether each run has its own rows, on the leading axis of `asked`, `rows` and `fields`.
+    """
+
+    def one(params: Params, buffers: Params, key: Tensor, rows: Tensor, given: Params, fields: Params) -> Any:
+        run = State(states[0].objective, params, buffers, key)
+        answer = call(run, name, given.get("asked", asked), key=key, rows=rows, fields=fields, options=options)
+        if any(
+            isinstance(leaf, list) for leaf in pytree.tree_leaves(answer, is_leaf=lambda part: isinstance(part, list))
+        ):
+            raise NotImplementedError("lists of rows")
+        return answer
+
+    given = {"asked": asked} if isinstance(asked, Tensor) else {}
+    if together(states, name):
+        own = 0 if apart else None
+        stacked = (tree_stack([s.params for s in states]), tree_stack([s.buffers for s in states]), torch.stack(keys))
+        try:
+            every = vectorized(one, (0, 0, 0, own, own, own))(*stacked, rows, given, fields)
+            return [pytree.tree_map(itemgetter(k), every) for k in range(len(states))]
+        except Exception:  # as the loop will tell itself, where it is not the vectorizing that it does not bear
+            pass
+    answers = []
+    for k, (state, key) in enumerate(zip(states, keys, strict=True)):
+        part = itemgetter(k) if apart else (lambda tensor: tensor)
+        ask = asked if isinstance(asked, int) else part(asked)
+        own_fields = {n: part(values) for n, values in fields.items()}
+        answers.append(call(state, name, ask, key=key, rows=part(rows), fields=own_fields, options=options))
+    if together(states, name):
+        _looped.setdefault(states[0].objective, set()).add(name)
+    return answers
 
 
 def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) -> dict[str, Tensor]:

@@ -6,8 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,21 +18,18 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from weft.core.objective import Objective
-from weft.core.random import fold, key_of
+from weft.core.objective import Capability, Objective
 from weft.core.source import Batch
 from weft.core.strategy import Strategy
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
-from weft.engine.memory import rows_at_a_time
+from weft.learner.asking import Question, Score
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
 from weft.learner.training import Run, Training
 
 __all__ = ["Answers"]
-
-_MOST = 8192  # rows at a time when a capability is asked
 
 
 def _answering(training: Training, best: int | None) -> list[Run]:
@@ -46,69 +41,6 @@ def _answering(training: Training, best: int | None) -> list[Run]:
     if not sound:
         raise NotFittedError("expected a trained replica, got none: every one has diverged; see stop_reason_")
     return [run for runs in sound for run in runs]
-
-
-def _ask(runs: list[Run], name: str, x: Tensor) -> NDArray[Any]:
-    """A capability that works row by row, merged over the runs."""
-    mark = runs[0].engine.objective.capabilities()[name]
-    if mark.merge == "refuse" and len(runs) > 1:
-        raise ValueError(
-            f"expected one replica to answer {name!r}, got {len(runs)}, whose answers cannot be averaged; "
-            f"ask one of them: .replica(0).{name}(...)"
-        )
-    parts: list[Tensor] = []
-    device = runs[0].state.device
-    at_a_time = _at_a_time(runs, name, x)
-    for first in range(0, len(x), at_a_time):
-        chunk = x[first : first + at_a_time].to(device)
-        rows = torch.arange(first, first + len(chunk), device=device)
-        answers = [e.call(s, name, chunk, key=fold(key_of(s.seeds), name), rows=rows) for e, s in runs]
-        merged = answers[0]
-        if len(answers) > 1:
-            stacked = torch.stack(answers)
-            logarithms = mark.merge == "logmeanexp"
-            merged = torch.logsumexp(stacked, 0) - math.log(len(answers)) if logarithms else stacked.mean(0)
-        parts.append(mark.finish(merged) if mark.finish else merged)
-    return _as_numpy(torch.cat(parts))
-
-
-def _at_a_time(runs: list[Run], name: str, x: Tensor | int) -> int:
-    """How many rows are asked about at a time, or drawn."""
-    (engine, state), given = runs[0], isinstance(x, Tensor)
-    key, memory = fold(key_of(state.seeds), name), engine.memory * (engine.replicas or 1)
-
-    def compute(n: int) -> object:
-        asked = x[:n].clone().to(state.device) if isinstance(x, Tensor) else n
-        answer = engine.call(state, name, asked, key=key, rows=torch.arange(n, device=state.device))
-        each = [answer, *(answer.clone() for _ in runs[1:])]
-        return asked, torch.stack(each) if given and len(each) > 1 else each
-
-    kind = (name, tuple(x.shape[1:]), str(x.dtype), len(runs)) if isinstance(x, Tensor) else (name, "drawn")
-    have = len(x) if isinstance(x, Tensor) else x
-    return rows_at_a_time(engine.objective, kind, lambda: compute, have, memory, _MOST if given else have)
-
-
-def _draw(runs: list[Run], n: int, name: str = "sample") -> NDArray[Any]:
-    """Samples, shared out among the runs."""
-    edges = [k * n // len(runs) for k in range(len(runs) + 1)]
-    drawn, at_a_time = [], _at_a_time(runs, name, n)
-    for (engine, state), a, b in zip(runs, edges[:-1], edges[1:], strict=True):
-        for first in range(a, b, at_a_time):
-            rows = torch.arange(first, min(first + at_a_time, b), device=state.device)
-            drawn.append(engine.call(state, name, len(rows), key=fold(key_of(state.seeds), name), rows=rows))
-    return _as_numpy(torch.cat(drawn))
-
-
-def _count(n: Any) -> int:
-    if not isinstance(n, Integral) or n < 1:
-        raise ValueError(f"expected a positive number of samples, got {n!r}")
-    return int(n)
-
-
-def _as_numpy(answer: Tensor) -> NDArray[Any]:
-    """NumPy knows no bfloat16."""
-    array: NDArray[Any] = (answer.float() if answer.dtype == torch.bfloat16 else answer).cpu().numpy()
-    return array
 
 
 def _module_of(run: Run) -> Objective:
@@ -162,8 +94,14 @@ class Answers(BaseEstimator):
     training_: Training
     objective_: Objective
     classes_: NDArray[Any]
+    environments_: NDArray[Any]
     history_: History
     seeds_: list[int]
+    predict_proba: Question
+    log_prob: Question
+    transform: Question
+    inverse_transform: Question
+    sample: Question
 
     def _objective(self) -> Objective:
         """What is learned."""
@@ -211,9 +149,6 @@ class Answers(BaseEstimator):
             raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
         return _module_of(_only(every[k]))
 
-    def _ask(self, name: str, rows: Tensor) -> NDArray[Any]:
-        return _ask(self._answering(), name, rows)
-
     def _answering(self) -> list[Run]:
         return _answering(self.training_, self.best_replica_ if isinstance(self.replicas, dict) else None)
 
@@ -223,69 +158,44 @@ class Answers(BaseEstimator):
     if not TYPE_CHECKING:  # what is spelled wrong is still found there
 
         def __getattr__(self, name: str) -> Any:
-            """Whatever else the objective can do, under its name: `mass_predict(X)`, `prior_sample(n)`."""
+            """Whatever the objective can do, under its name: `log_prob(X)`, `mass_predict(X)`, `prior_sample(n)`."""
             hidden = name.startswith("_") or name.endswith("_")
             if hidden or name in dir(type(self)) or name in self._get_param_names():
                 return object.__getattribute__(self, name)  # which raises what was raised before
-            try:
-                offered = self._objective().capabilities()
-            except TypeError:  # no objective yet
-                offered = {}
-            if name not in offered:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return partial(self._answer, name)
+            if name not in self._offers():
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{self._instead()}")
+            return Question(self, name)
 
-    def _answer(self, name: str, asked: Any) -> NDArray[Any]:
-        check_is_fitted(self)
-        mark = self.objective_.capabilities()[name]
-        if mark.merge == "share":
-            return _draw(self._answering(), _count(asked), name)
-        return self._ask(name, self._inputs(asked) if mark.reads else as_tensor(asked, DTYPES[self.dtype]))
+    def _offers(self) -> dict[str, Capability]:
+        try:
+            return self._objective().capabilities()
+        except TypeError:  # no objective yet
+            return {}
+
+    def _instead(self) -> str:
+        offered = self._offers()
+        return f"; {type(self._objective()).__name__} offers {', '.join(offered)}" if offered else ""
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._offers()})
 
     @available_if(_offered("predict"))
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any, **named: Any) -> NDArray[Any]:
         """What the objective predicts for each row: a label or a value."""
-        answer = self._ask("predict", self._inputs(X))
+        answer: NDArray[Any] = Question(self, "predict")(X, **named)
         if self.objective_.targets == "classes":
             labels: NDArray[Any] = self.classes_[answer]
             return labels
         return answer if isinstance(X, Tensor) else answer.astype(np.float64)  # as scikit-learn's regressors answer
 
-    @available_if(_offered("predict_proba"))
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Class probabilities, one column per entry of `classes_`, averaged over replicas."""
-        return self._ask("predict_proba", self._inputs(X))
-
-    @available_if(_offered("log_prob"))
-    def log_prob(self, X: Any) -> NDArray[Any]:
-        """The log-density of each row; over replicas, of their mixture."""
-        return self._ask("log_prob", self._inputs(X))
-
-    @available_if(_offered("transform"))
-    def transform(self, X: Any) -> NDArray[Any]:
-        """The representation of each row."""
-        return self._ask("transform", self._inputs(X))
-
-    @available_if(_offered("inverse_transform"))
-    def inverse_transform(self, Z: Any) -> NDArray[Any]:
-        """Rows from representations."""
-        check_is_fitted(self)
-        return self._ask("inverse_transform", as_tensor(Z, DTYPES[self.dtype]))
-
     @available_if(_offered("act"))
-    def act(self, observation: Any) -> NDArray[Any]:
+    def act(self, observation: Any, **named: Any) -> NDArray[Any]:
         """The action for an observation, or for rows of observations."""
         check_is_fitted(self)
         rows = as_tensor(observation, DTYPES[self.dtype])
         one = rows.dim() == len(self.training_.spec[self.objective_.fields[0]].shape)
-        answer = self._ask("act", rows.unsqueeze(0) if one else rows)
+        answer: NDArray[Any] = Question(self, "act")(rows.unsqueeze(0) if one else rows, **named)
         return answer[0] if one else answer
-
-    @available_if(_offered("sample"))
-    def sample(self, n: int = 1) -> NDArray[Any]:
-        """Draws rows; replicas share them out."""
-        check_is_fitted(self)
-        return _draw(self._answering(), _count(n))
 
     @available_if(_adapts)
     def adapt(self, X: Any, y: Any = None) -> Self:
@@ -308,14 +218,16 @@ class Answers(BaseEstimator):
         return adapted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy for classes, R squared for values, mean log-density for densities."""
+        """Accuracy for classes, R squared for values, mean log-density for densities; a bound or estimate says so."""
         objective = self._objective()
         offered = objective.capabilities()
         if "predict" in offered and y is not None:
             rate = accuracy_score if objective.targets == "classes" else r2_score
             return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
         if "log_prob" in offered:
-            return float(np.average(self.log_prob(X), weights=sample_weight))
+            named = {} if y is None or not self.log_prob.takes("y") else {"y": y}
+            mean = float(np.average(self.log_prob(X, **named), weights=sample_weight))
+            return mean if self.log_prob.kind in ("", "exact") else Score(mean, self.log_prob.kind)
         raise AttributeError(f"{type(objective).__name__} has no score: expected predict (with y) or log_prob")
 
     def replica_scores(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.float64]:

@@ -102,6 +102,7 @@ def _tree(learner: Learner) -> Json:
         "fitted": {
             **{name: getattr(learner, name) for name in _FITTED if hasattr(learner, name)},
             "_replica_settings": training.settings,
+            "_drawn": training.drawn,
             "_phase": {"task": phase.task, "once": phase.once, "runs": begun},
         },
         "history": list(learner.history_),
@@ -367,6 +368,7 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
     learner: Learner = cls(**asked)
     fitted = {name: _arrays(value) for name, value in tree["fitted"].items()}
     told, phase = fitted.pop("_replica_settings"), fitted.pop("_phase")
+    drawn = fitted.pop("_drawn", 0)  # which runs kept by earlier versions do not have
     for name in _FITTED:
         if name in fitted:
             setattr(learner, name, fitted[name])
@@ -376,6 +378,7 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
         _training(learner, tree, told, folder),
         phase=Phase(phase["task"], phase["once"], begun, {} if found is None else found.data),
         folder=folder,
+        drawn=drawn,
         missing=tuple(m.name for m in missing),
     )
     if found is not None:

@@ -19,7 +19,7 @@ from weft.core import legal
 from weft.core.catalogue import find
 from weft.core.configured import closest
 from weft.core.legal import Choice, Flag, Legal, Number, Several, Such, Whole, told
-from weft.core.objective import Objective
+from weft.core.objective import Objective, wrong_marks
 from weft.core.optimizer import Optimizer, as_optimizer
 from weft.core.source import Source
 from weft.core.strategy import Strategy
@@ -256,6 +256,7 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
     legal.check(type(learner), learner.get_params(deep=False))
     strategy.validate()
     objective.validate()
+    _refuse_marks(learner, objective)
     for optimizer in optimizers_of(learner.optimizer, objective).values():
         optimizer.validate()
     reason = strategy.refuses(objective)
@@ -272,3 +273,16 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
         )
     if learner.epochs is not None and learner.steps is not None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
+
+
+def _refuse_marks(learner: Learner, objective: Objective) -> None:
+    """Raises for capabilities that could not be reached, or whose marks nobody understands."""
+    for wrong in wrong_marks(objective):
+        raise ValueError(f"{type(objective).__name__}: {wrong}")
+    for name in objective.capabilities():
+        own = name not in ("predict", "act") and hasattr(type(learner), name)
+        if own or name in learner.get_params(deep=False) or name.startswith("_") or name.endswith("_"):
+            raise ValueError(
+                f"expected a name of its own for the capability {name!r} of {type(objective).__name__}, got one that a "
+                "Learner has itself or keeps to itself, so that it could not be reached; call it otherwise"
+            )

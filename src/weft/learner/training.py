@@ -67,6 +67,7 @@ class Training:
         phase: how far the task at hand has come.
         folder: where it was loaded from, if it was.
         run: a name that no other training has; a folder holds one.
+        drawn: how many rows it has been asked to draw; the next draw goes on from there.
         missing: parameters that were given when it was kept and were not given again when it was loaded.
     """
 
@@ -77,6 +78,7 @@ class Training:
     folder: Path | None = None
     run: str = field(default_factory=lambda: uuid4().hex)
     missing: tuple[str, ...] = ()
+    drawn: int = 0
 
     @property
     def every(self) -> list[Run]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from weft.core.composed import Composed
-from weft.core.objective import PROVIDED, Objective, Output
+from weft.core.objective import DENSITY, DRAWN, PROVIDED, Objective, Output, wrong_marks
 from weft.core.random import key_of
 from weft.core.source import Batch
 from weft.core.state import State
@@ -57,6 +59,7 @@ def lies(
     for name in objective.capabilities():
         if not callable(getattr(objective, name, None)):
             yield f"expected the capability {name!r} to be a method, got {getattr(objective, name, None)!r}"
+    yield from _marked(State(objective, params, dict(buffers), torch.tensor(0)), batch)
     yield from _read(objective, params, buffers, batch)
     if "sample" in objective.capabilities():
         yield from _sampled(State(objective, params, dict(buffers), torch.tensor(0)))
@@ -181,6 +184,38 @@ def _read(objective: Objective, params: Params, buffers: Params, batch: Batch) -
     for name in objective.fields:
         if name in batch and same({n: value for n, value in batch.items() if n != name}):
             yield f"expected {name!r} to be read of the batch, as fields says, got losses and measures without it"
+
+
+def _marked(state: State, batch: Batch) -> Iterator[str]:
+    """Marks are understood; a density, a sample and whatever draws say their kind; what is exact does not draw."""
+    objective = state.objective
+    yield from wrong_marks(objective)
+    for name, mark in objective.capabilities().items():
+        for word, kinds in (("log_prob", DENSITY), ("sample", DRAWN)):
+            if name.endswith(word) and not mark.kind:
+                yield f"expected the capability {name!r} to say its kind, one of {', '.join(kinds)}, got none"
+        if (
+            not mark.reads
+            or mark.asks == "number"
+            or objective.fields[:1] != ("x",)
+            or not callable(method := getattr(objective, name, None))
+        ):
+            continue
+        further = list(inspect.signature(method).parameters.values())[1:]
+        if "random_state" in [p.name for p in further]:
+            yield f"expected {name!r} to draw by weft.core.random, got an argument random_state, the Learner's own"
+        fields = {p.name: batch[p.name] for p in further if p.name in batch}
+        if any(p.default is p.empty and p.kind != p.VAR_KEYWORD and p.name not in fields for p in further):
+            continue  # who knows what it asks for
+        one, other = (
+            call(state, name, batch["x"], key=key_of(seed), rows=batch["row"], fields=fields) for seed in (0, 1)
+        )
+        pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+        if mark.kind in ("", "exact") and not all(torch.equal(a, b) for a, b in pairs):
+            yield (
+                f"expected the capability {name!r}, which draws, to say so: kind as one of "
+                f"{', '.join((*DENSITY[1:], *DRAWN))}, got {mark.kind!r}"
+            )
 
 
 def _sampled(state: State) -> Iterator[str]:

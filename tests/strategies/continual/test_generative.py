@@ -11,6 +11,7 @@ import weft
 from weft import Classifier, Learner, Optimizer, weave
 from weft.core.objective import Objective, Output, capability
 from weft.core.random import fold, key_of
+from weft.core.trees import tree_leaves
 from weft.objectives import DANN, GAN, Classification, Regression
 from weft.strategies import ERM, ANDMask, GenerativeReplay, LwF, Replay
 
@@ -41,7 +42,7 @@ class Recites(Objective):
     def solve(self, source, state):
         return {"rows": torch.cat([batch["x"] for batch in source.once(state, 1024)])[:, : self.width]}
 
-    @capability(merge="share")
+    @capability(merge="share", kind="direct")
     def sample(self, n):
         return self.rows[:n]
 
@@ -221,7 +222,7 @@ def test_it_composes_with_groups_and_distillation():
 
 
 class Undecided(Regression):
-    predict = property()
+    predict = None
 
 
 def test_bad_input():
@@ -265,3 +266,14 @@ def test_a_run_with_a_generator_is_kept_and_loaded(tmp_path):
     for each in (learner, again):
         each.partial_fit(*TASKS[1], task=1)
     np.testing.assert_array_equal(learner.predict(np.eye(3)), again.predict(np.eye(3)))
+
+
+def test_what_a_fitted_generator_has_drawn_before_does_not_matter():
+    X, y = TASKS[0]
+    generator = Learner(GAN(hidden=(8,)), steps=5, dtype="float64", random_state=0).fit(X)
+    kept = []
+    for _ in range(2):
+        one = line(GenerativeReplay(generator=generator, size=20, rows=8), steps=2).partial_fit(X, y, task="a")
+        kept.append(next(iter(one.training_.runs[0].state.strategy.values())))
+        generator.sample(7)
+    assert all(torch.equal(a, b) for a, b in zip(*(map(tree_leaves, kept)), strict=True))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.core.objective import DENSITY
 from weft.scores.predictions import MEASURES, wilson
 from weft.scores.predictions import score as score_of
 from weft.tables.recipe import Recipe, Table
@@ -48,6 +49,9 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
         if history:
             name, value = learner.progress()
             result["progress"] = {name: float(np.nanmean(value))}
+        marks = learner.objective_.capabilities()
+        if kinds := {name: mark.kind for name, mark in marks.items() if mark.kind in DENSITY[1:]}:
+            result["kinds"] = kinds
         return result
     answers = learner.predict(table.X)
     result["measure"] = MEASURES[target.kind]

@@ -125,7 +125,7 @@ class GAN(Objective):
             "energy_distance": energy_distance(x, self.sample(len(x)), batch.get("weight")),
         }
 
-    @capability(merge="share")
+    @capability(merge="share", kind="direct")
     def sample(self, n: int) -> Tensor:
         """Draws rows: G(z), z ~ N(0, I)."""
         z = normal((n, int(self.latent)), place="z", dtype=self._row.dtype)

@@ -146,18 +146,19 @@ class GenerativeReplay(Replay):
     def _samples(self, x: Tensor, weight: Tensor | None, dtype: torch.dtype, task: str) -> Tensor:
         """As many rows as the task has, from a generator that has learned them; seeded by the key in force."""
         model: Generator = self.generator
+        known = model.get_params(deep=False)
+        seed = int(random.uniform((1,), place="generator", dtype=torch.float64) * 2**53)
+        ours = "device" in known  # a Learner; others know neither tensors nor such large seeds
         try:
             check_is_fitted(model)
+            fixed = {"random_state": seed} if ours else {}  # else it would go on from its last draw, whoever made it
         except NotFittedError:
-            model = clone(model)
-            known = model.get_params(deep=False)
-            seed = int(random.uniform((1,), place="generator", dtype=torch.float64) * 2**53)
-            ours = "device" in known  # a Learner; others know neither tensors nor such large seeds
+            model, fixed = clone(model), {}
             own = {"random_state": seed if ours else seed % 2**32, "device": x.device, "dtype": str(dtype)[6:]}
             model.set_params(**{name: value for name, value in own.items() if name in known})
             weights = {} if weight is None else {"sample_weight": weight if ours else weight.cpu().numpy()}
             model.fit(x if ours else x.cpu().numpy(), **weights)
-        drawn = model.sample(len(x))
+        drawn = model.sample(len(x), **fixed)
         drawn = drawn[0] if isinstance(drawn, tuple) else drawn  # scikit-learn's mixtures tell the component, too
         samples = torch.as_tensor(drawn, device=x.device).to(x.dtype)
         if samples.shape != x.shape:

@@ -1,0 +1,352 @@
+"""Asking: a capability as the Learner offers it. What is asked is read, cut to fit the memory, and merged over runs.
+
+An estimate draws by a hash of the row as it was read, so that it does not matter among which others it stands. What is
+a draw itself draws by position, from where the learner's last draw has ended, or from `random_state`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from numbers import Integral
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from weft.core.configured import closest
+from weft.core.objective import Capability
+from weft.core.random import fold, key_of, row_hash
+from weft.core.trees import Params
+from weft.engine.asking import call_all, together
+from weft.engine.memory import rows_at_a_time
+from weft.learner.reading import Reader, as_array, as_tensor, names_of_rows
+from weft.learner.settings import DTYPES, as_seed
+from weft.learner.training import Run
+
+if TYPE_CHECKING:
+    from weft.learner.answers import Answers
+
+__all__ = ["Question", "Score"]
+
+_MOST = 8192  # rows at a time when a capability is asked
+
+
+class Score(float):
+    """A score that is not exact, and prints what it is.
+
+    >>> Score(-1.5, "lower bound")
+    -1.5 (lower bound)
+    """
+
+    kind: str
+
+    def __new__(cls, value: float, kind: str = "") -> Self:
+        score = super().__new__(cls, value)
+        score.kind = kind
+        return score
+
+    def __repr__(self) -> str:
+        return f"{float(self)!r} ({self.kind})"
+
+
+class Question:
+    """A capability of a learner's objective, to be called.
+
+    Args:
+        learner: who is asked.
+        name: what.
+    """
+
+    def __init__(self, learner: Answers, name: str) -> None:
+        self.learner, self.name = learner, name
+        self.__doc__ = getattr(type(learner._objective()), name, None).__doc__
+
+    def __repr__(self) -> str:
+        return f"{type(self.learner).__name__}.{self.name}{f' ({self.kind})' if self.kind else ''}"
+
+    @property
+    def mark(self) -> Capability:
+        """How it is asked and merged."""
+        return self.learner._objective().capabilities()[self.name]
+
+    @property
+    def kind(self) -> str:
+        """Of a density: exact, lower bound, upper bound or estimate; of a draw: direct, sequential or chain."""
+        return self.mark.kind
+
+    def takes(self, argument: str) -> bool:
+        """Whether it takes an argument of this name beside the first."""
+        return argument in [p.name for p in self._further()]
+
+    def _further(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(getattr(self.learner._objective(), self.name)).parameters.values())[1:]
+
+    def __call__(self, asked: Any = None, /, *, random_state: Any = None, **named: Any) -> Any:
+        """The answer, one for each row.
+
+        Args:
+            asked: rows, or of what draws them how many, by default one.
+            random_state: of a draw, what fixes it.
+            named: further fields, with a value for each row, and the method's options.
+        """
+        learner, mark = self.learner, self.mark
+        check_is_fitted(learner)
+        drawn = mark.draws(self.name)
+        if random_state is not None and not drawn:
+            raise TypeError(
+                f"expected random_state for what is a draw, got it for {self.name!r}, whose answer is a function of "
+                "the row; leave it out"
+            )
+        rows = self._asked(asked, mark)
+        fields, options = self._named(named, mark, len(rows) if isinstance(rows, Tensor) else rows)
+        seed = None if random_state is None else as_seed(random_state)
+        first = learner.training_.drawn if drawn and seed is None else 0
+        question = _Asked(self.name, mark, rows, fields, options, drawn, seed, first)
+        answer = _answered(learner._answering(), question)
+        if drawn and seed is None:
+            learner.training_.drawn += question.count
+        return answer
+
+    def _asked(self, asked: Any, mark: Capability) -> Tensor | int:
+        if mark.asks == "number":
+            asked = 1 if asked is None else asked
+            if not isinstance(asked, Integral) or isinstance(asked, bool) or asked < 1:
+                raise ValueError(f"expected a positive number of samples, got {asked!r}")
+            return int(asked)
+        if asked is None:
+            raise TypeError(f"expected rows to ask {self.name!r} about, got none; call {self.name}(X)")
+        if mark.reads and self.learner.objective_.fields[:1] == ("x",):
+            return self.learner._inputs(asked)
+        return as_tensor(asked, DTYPES[self.learner.dtype])
+
+    def _named(self, named: dict[str, Any], mark: Capability, rows: int) -> tuple[Params, dict[str, object]]:
+        """The fields, read, and the options, of the arguments by name."""
+        objective = self.learner.objective_
+        known = self._further()
+        names = [p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        anything = any(p.kind == p.VAR_KEYWORD for p in known)
+        by_row = {*objective.fields, *self.learner.training_.spec, *mark.rows}
+        fields, options = {}, {}
+        for name, value in named.items():
+            if name not in names and not anything:
+                if not names:
+                    raise TypeError(f"expected no argument of {self.name!r} beside the first, got {name!r}")
+                raise closest(name, names, f"an argument of {self.name!r}")
+            if name in by_row:
+                if value is not None:
+                    fields[name] = self._field(name, value, rows)
+            elif isinstance(value, np.ndarray | Tensor | list) or hasattr(value, "iloc"):
+                raise TypeError(
+                    f"expected one value of {name!r} for all rows of {self.name!r}, got {type(value).__name__}; give "
+                    f"several values that are one option as a tuple, and what has a value for each row is declared: "
+                    f"capability(rows=({name!r},))"
+                )
+            else:
+                options[name] = value
+        for p in known:
+            if p.name in names and p.default is p.empty and p.name not in named:
+                each = ", with a value for each row" if p.name in by_row else ""
+                raise TypeError(f"expected {p.name!r} to be given to {self.name!r}{each}, got none")
+        return fields, options
+
+    def _field(self, name: str, given: Any, rows: int) -> Tensor:
+        """A field as training reads it."""
+        learner = self.learner
+        reader: Reader = learner._reader()
+        column = as_array(given)
+        if column.ndim == 0 or len(column) != rows:
+            got = "a single value" if column.ndim == 0 else len(column)
+            raise ValueError(f"expected {name!r} to have a value for each of the {rows} rows, got {got}")
+        spec = learner.training_.spec.get(name)
+        if name == "y" and learner.objective_.targets == "classes" and hasattr(learner, "classes_"):
+            return reader.labels(given)
+        if name == "environment" and hasattr(learner, "environments_"):
+            numbers = {label: k for k, label in enumerate(learner.environments_.tolist())}
+            asked = names_of_rows(given, rows, name).tolist()
+            if unknown := [label for label in asked if label not in numbers]:
+                raise ValueError(f"expected environments among {list(numbers)}, got also {unknown[0]!r}")
+            return torch.tensor([numbers[label] for label in asked])
+        values = reader.targets(given) if name == "y" else as_tensor(column, _dtype(column, DTYPES[learner.dtype]))
+        if spec is None:
+            return values
+        if spec.shape != tuple(values.shape[1:]):
+            raise ValueError(
+                f"expected rows of {name!r} of shape {spec.shape} as when training began, got {tuple(values.shape[1:])}"
+            )
+        return values.to(spec.dtype)
+
+
+def _dtype(column: NDArray[Any], number: torch.dtype) -> torch.dtype:
+    """Whole numbers stay whole, and what is true or false stays so."""
+    return {"i": torch.int64, "u": torch.int64, "b": torch.bool}.get(column.dtype.kind, number)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question as it was read.
+
+    Attributes:
+        name, mark: the capability.
+        rows: what it is asked about, or how many are to be drawn.
+        fields, options: the further arguments.
+        drawn: whether the answer is a draw.
+        seed: what fixes it, or None for the learner's own.
+        first: the position of its first row among all that the learner has drawn.
+    """
+
+    name: str
+    mark: Capability
+    rows: Tensor | int
+    fields: Params
+    options: dict[str, object]
+    drawn: bool
+    seed: int | None
+    first: int
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) if isinstance(self.rows, Tensor) else self.rows
+
+    def of(self, runs: list[Run], spans: list[tuple[int, int]]) -> list[Any]:
+        """What each run answers about its rows, from a to b: all of them about the same, or each about its own."""
+        states, apart = [state for _, state in runs], len(set(spans)) > 1
+        device, size = states[0].device, max(b - a for a, b in spans)
+        index = torch.stack([torch.arange(a, a + size) for a, _ in spans]) if apart else torch.arange(*spans[0])
+        held = index.clamp_max(self.count - 1)  # of shares that are not equal, the shorter are asked one row too many
+
+        def part(values: Tensor) -> Tensor:
+            return (values[held] if apart else values[slice(*spans[0])]).to(device)
+
+        asked = part(self.rows) if isinstance(self.rows, Tensor) else size
+        fields = {name: part(values) for name, values in self.fields.items()}
+        keys = [fold(key_of(state.seeds), self.name) for state in states]
+        if self.seed is not None:
+            keys = [fold(key, "random_state", self.seed) for key in keys]
+        if self.drawn or not isinstance(asked, Tensor):
+            rows = (self.first + index).to(device)
+        else:
+            rows = row_hash(asked, *(fields[name] for name in sorted(fields)))
+        answers = call_all(
+            states, self.name, asked, keys=keys, rows=rows, fields=fields, options=self.options, apart=apart
+        )
+        for answer in answers:
+            for leaf in _leaves(answer):
+                _refuse_other(leaf, size, self.name)
+        return [
+            answer if b - a == size else _each(itemgetter(slice(b - a)), answer)
+            for answer, (a, b) in zip(answers, spans, strict=True)
+        ]
+
+    def at_a_time(self, runs: list[Run]) -> int:
+        """How many rows are asked about at a time, or drawn by each run."""
+        engine, memory = runs[0].engine, runs[0].engine.memory * (runs[0].engine.replicas or 1)
+        at_once = together([state for _, state in runs], self.name)
+        shared, given = self.mark.merge == "share", isinstance(self.rows, Tensor)
+
+        def compute(n: int) -> object:
+            asked = self.rows[:n].clone() if isinstance(self.rows, Tensor) else n
+            if at_once:
+                answers = self.of(runs, [(k * n * shared, (k * shared + 1) * n) for k in range(len(runs))])
+            else:  # one after another, whose answers wait for each other where they are merged
+                answer = self.of(runs[:1], [(0, n)])[0]
+                answers = [answer, *(_each(Tensor.clone, answer) for _ in runs[1:] if not shared)]
+            return asked, answers if shared else _merged(self.mark.merge, answers)
+
+        like = [self.rows, *self.fields.values()] if isinstance(self.rows, Tensor) else [*self.fields.values()]
+        shapes = tuple((tuple(t.shape[1:]), str(t.dtype)) for t in like)
+        kind = (self.name, shapes, len(runs), at_once, repr(self.options))
+        most = _MOST if given else self.count
+        few = max(2, 16 // len(runs)) if at_once else 16  # what is tried must fit as well
+        return rows_at_a_time(engine.objective, kind, lambda: compute, min(self.count, few), memory, most)
+
+
+def _answered(runs: list[Run], asked: _Asked) -> Any:
+    """The answer, merged over the runs or shared out among them."""
+    mark, n = asked.mark, asked.count
+    if mark.merge == "refuse" and len(runs) > 1:
+        raise ValueError(
+            f"expected one replica to answer {asked.name!r}, got {len(runs)}, whose answers cannot be averaged; "
+            f"ask one of them: .replica(0).{asked.name}(...)"
+        )
+    at_a_time = asked.at_a_time(runs)
+
+    def finished(answer: Any, rows: int) -> Any:
+        answer = mark.finish(answer) if mark.finish else answer
+        for leaf in _leaves(answer):
+            _refuse_other(leaf, rows, asked.name)
+        return answer
+
+    parts: list[Any] = []
+    if mark.merge != "share":
+        for first in range(0, n, at_a_time):
+            span = (first, min(first + at_a_time, n))
+            parts.append(finished(_merged(mark.merge, asked.of(runs, [span] * len(runs))), span[1] - span[0]))
+        return _each(_joined, *parts)
+    edges = [k * n // len(runs) for k in range(len(runs) + 1)]
+    shares = [[(first, min(first + at_a_time, b)) for first in range(a, b, at_a_time)] for a, b in pairwise(edges)]
+    found: dict[tuple[int, int], Any] = {}
+    for turn in zip_longest(*shares):  # a piece of each run's share at once
+        asking = [(run, span) for run, span in zip(runs, turn, strict=True) if span is not None]
+        spans = [span for _, span in asking]
+        for span, answer in zip(spans, asked.of([run for run, _ in asking], spans), strict=True):
+            found[span] = finished(answer, span[1] - span[0])
+    return _each(_joined, *(found[span] for share in shares for span in share))
+
+
+def _merged(how: str, answers: list[object]) -> object:
+    if len(answers) == 1:
+        return answers[0]
+
+    def merge(*leaves: Tensor) -> Tensor:
+        if isinstance(leaves[0], list):
+            raise ValueError("expected one replica to answer with lists, got several; ask one of them: .replica(0)")
+        stacked = torch.stack(leaves)
+        return torch.logsumexp(stacked, 0) - math.log(len(leaves)) if how == "logmeanexp" else stacked.mean(0)
+
+    return _each(merge, *answers)
+
+
+def _is_list(part: object) -> bool:
+    """A list is a leaf: its entries are the rows, of any length each."""
+    return isinstance(part, list)
+
+
+def _each(function: Callable[..., Any], *trees: object) -> Any:
+    return pytree.tree_map(function, *trees, is_leaf=_is_list)
+
+
+def _leaves(tree: object) -> list[Any]:
+    return pytree.tree_leaves(tree, is_leaf=_is_list)
+
+
+def _refuse_other(leaf: object, rows: int, name: str) -> None:
+    """Raises for what is not one answer per row."""
+    found = tuple(leaf.shape) if isinstance(leaf, Tensor) else (len(leaf),) if isinstance(leaf, list) else None
+    if not found or found[0] != rows:
+        got = type(leaf).__name__ if found is None else f"shape {found}"
+        raise ValueError(
+            f"expected one answer of {name!r} for each of {rows} rows, got {got}; give a tensor with the rows on its "
+            "leading axis (before capability(finish=...), which an override inherits), a tree of them, or a list"
+        )
+
+
+def _joined(*parts: Any) -> Any:
+    """The chunks of a leaf, as NumPy has it."""
+    if isinstance(parts[0], list):
+        return [_as_numpy(row) if isinstance(row, Tensor) else row for part in parts for row in part]
+    return _as_numpy(torch.cat(parts))
+
+
+def _as_numpy(answer: Tensor) -> NDArray[Any]:
+    """NumPy knows no bfloat16."""
+    array: NDArray[Any] = (answer.float() if answer.dtype == torch.bfloat16 else answer).cpu().numpy()
+    return array
