@@ -249,7 +249,8 @@ class Answers(BaseEstimator):
         if self.objective_.targets == "classes":
             labels: NDArray[Any] = self.classes_[answer]
             return labels
-        return answer if isinstance(X, Tensor) else answer.astype(np.float64)  # as scikit-learn's regressors answer
+        whole = isinstance(X, Tensor) or self.objective_.targets == "multilabel"
+        return answer if whole else answer.astype(np.float64)  # as scikit-learn's regressors answer
 
     @available_if(_offered("predict_proba"))
     def predict_proba(self, X: Any) -> NDArray[Any]:
@@ -312,7 +313,7 @@ class Answers(BaseEstimator):
         objective = self._objective()
         offered = objective.capabilities()
         if "predict" in offered and y is not None:
-            rate = accuracy_score if objective.targets == "classes" else r2_score
+            rate = accuracy_score if objective.targets in ("classes", "multilabel") else r2_score
             return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
         if "log_prob" in offered:
             return float(np.average(self.log_prob(X), weights=sample_weight))
