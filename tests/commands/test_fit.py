@@ -9,8 +9,8 @@ from tests.commands.command_cases import fit, refused, run
 
 import weft
 from weft.commands.job import Job
-from weft.core.manifest import unsealed_beside
 from weft.core import capability
+from weft.core.manifest import unsealed_beside
 from weft.objectives import GAN
 
 
@@ -199,3 +199,31 @@ def test_fit_refuses_in_one_line_and_leaves_nothing(table, tmp_path, options, me
     folder = tmp_path / "run"
     refused(run("fit", str(table), *options, "--out", str(folder)), message)
     assert not folder.exists()
+
+
+def test_a_loss_is_spelled_as_a_setting_and_counts_stay_counts(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    data = tmp_path / "visits.csv"
+    rows = zip(x, rng.poisson(np.exp(1 + x / 2)), np.where(x > 0, "ill", "well"), strict=True)
+    data.write_text("age,visits,state\n" + "".join(f"{a},{n},{s}\n" for a, n, s in rows))
+    quick = ["--epochs", "40", "--optimizer", "adam(lr=0.01)", "--json"]
+    counted = ["--target", "visits", "--drop", "state", *quick]
+    result = run("fit", str(data), *counted, "--objective", "regression(loss=poisson)", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["training"] > 0.2
+    predicted = weft.load(tmp_path / "run").predict(np.array([[-1.0], [1.0]]))
+    assert (predicted > 0).all()
+    assert predicted[1] > predicted[0]
+    assert run("predict", str(tmp_path / "run"), str(data), "--out", str(tmp_path / "p.csv")).exit_code == 0
+    named = ["--target", "state", "--drop", "visits", *quick]
+    result = run("fit", str(data), *named, "--objective", "classification(loss=cross-entropy(smoothing=0.1))")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["held_out"] > 0.8
+    refused(run("fit", str(data), *named, "--objective", "classification(loss=focul)"), "did you mean 'focal'?")
+    refused(run("fit", str(data), *named, "--objective", "classification(loss=focal(gama=1))"), "did you mean 'gamma'?")
+    refused(run("fit", str(data), *named, "--objective", "classification(loss=ordinal)"), "expected labels in an order")
+    refused(run("fit", str(data), *counted, "--objective", "classification(loss=multi-label)"), "it is for Python")
+    refused(
+        run("fit", str(data), *counted, "--objective", "regression(loss=gamma)"), "expected numbers > 0 in y, got 0"
+    )

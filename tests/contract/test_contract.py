@@ -245,7 +245,7 @@ class Mistargeted(Classification):
         (Peeking, "fields to name 'site', which is read"),
         (Idle, "'site' to be read of the batch, as fields says"),
         (Unsolved, r"solve\(source, state\), as solved = True says"),
-        (Mistargeted, "targets to be 'classes' or 'values', got 'class'"),
+        (Mistargeted, "targets to be one of 'classes', .*, got 'class'"),
     ],
 )
 def test_a_broken_objective_is_caught(broken, message):

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from weft.core.configured import closest
@@ -16,7 +17,8 @@ from weft.core.configured import closest
 __all__ = ["REBUILT", "ROOMS", "Entry", "class_of", "entries", "find", "named", "spelled"]
 
 ROOMS = ("objectives", "strategies", "sources", "nets", "attacks")
-REBUILT = (*ROOMS, "learner")  # learners are no methods, but may be spelled, kept and rebuilt by name like them
+REBUILT = (*ROOMS, "learner", "losses")  # no methods, but they may be spelled, kept and rebuilt by name like them
+_HOMES = {"losses": "objectives.supervised.losses"}
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,15 @@ def spelled(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z].)|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
 
 
+def _module(room: str) -> ModuleType:
+    return importlib.import_module(f"weft.{_HOMES.get(room, room)}")
+
+
 def named(room: str) -> dict[str, str]:
     """The classes of a room by their spelling; none of them is imported for that."""
     if room not in REBUILT:
         raise closest(room, ROOMS, "a room of the catalogue")
-    listed = importlib.import_module(f"weft.{room}").__all__
+    listed = _module(room).__all__
     return {spelled(name): name for name in listed if name[0].isupper()}
 
 
@@ -84,7 +90,7 @@ def class_of(room: str, name: str) -> type:
     spelling = name if name in known else spelled(name)
     if spelling not in known:
         raise closest(name, known, f"one of {room}")
-    cls: type = getattr(importlib.import_module(f"weft.{room}"), known[spelling])
+    cls: type = getattr(_module(room), known[spelling])
     return cls
 
 

@@ -178,6 +178,10 @@ class Composed(Objective):
         return self._of_wrapped("targets")
 
     @property
+    def ordered(self) -> bool:  # type: ignore[override]
+        return self._of_wrapped("ordered")
+
+    @property
     def class_weight(self) -> Any:
         return self._of_wrapped("class_weight")
 

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from weft.core.source import Batch, Source, Spec
     from weft.core.state import State
 
-__all__ = ["DENSITY", "DRAWN", "PROVIDED", "Capability", "Objective", "Output", "capability", "reduce", "wrong_marks"]
+__all__ = [
+    "DENSITY",
+    "DRAWN",
+    "PROVIDED",
+    "TARGETS",
+    "Capability",
+    "Objective",
+    "Output",
+    "capability",
+    "reduce",
+    "wrong_marks",
+]
 
 PROVIDED = {
     "logits": "the logits of each row",
@@ -24,6 +35,8 @@ PROVIDED = {
     "distribution": "the distribution that the model predicts for each row",
 }
 """What an objective may provide beyond its losses, in words."""
+TARGETS = ("classes", "multilabel", "values", "counts", "amounts")
+"""What `y` may hold."""
 
 
 @dataclass
@@ -178,7 +191,9 @@ class Objective(Configured, nn.Module):
         fields: what it reads of a batch, in the order of `fit`'s arguments.
         progress: the measure that says how training goes, and whether it should fall or rise.
         optimizer: the optimizer's name or settings that its paper uses.
-        targets: `classes` where `y` holds labels to be numbered, `values` where it holds numbers.
+        targets: what `y` holds: `classes` (labels to be numbered), `multilabel` (0 or 1 for each label), `values`
+            (numbers), `counts` (0, 1, 2, ...) or `amounts` (numbers > 0).
+        ordered: whether the order of the classes counts, so that labels without one (text) are refused.
         class_weight: weights by class label, `balanced`, or None.
     """
 
@@ -193,6 +208,7 @@ class Objective(Configured, nn.Module):
     progress: tuple[str, str] = ("loss", "min")
     optimizer: Any = "adam"
     targets: str = "values"
+    ordered: bool = False
     class_weight: Any = None
 
     def build(self, spec: Spec) -> None:

@@ -17,7 +17,7 @@ from weft.core.weave import weave
 
 __all__ = ["called", "parse"]
 
-_VALUES = ("attacks", "objectives", "learner")
+_VALUES = ("attacks", "objectives", "learner", "losses")
 _FORM = "a name, or name(setting=value, ...) with numbers, text or tuples as values"
 
 
@@ -52,6 +52,8 @@ def parse(text: str, room: str) -> Any:
     GenerativeReplay(generator=Learner(objective=GAN(latent=8), steps=300))
     >>> parse("classification(net=mlp(dropout=0.5))", "objectives")
     Classification(net='mlp(dropout=0.5)')
+    >>> parse("classification(loss=cross-entropy(smoothing=0.1))", "objectives")
+    Classification(loss=CrossEntropy(smoothing=0.1))
     >>> parse("sgd(lr=0.1)", "optimizers")
     Optimizer('sgd', lr=0.1)
     """
@@ -95,17 +97,26 @@ def _method(text: str, room: str) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal; an attack, an objective or a learner; or a net, as text that `make_net` reads."""
+    """A literal; an attack, an objective, a learner or a loss; or a net, as text that `make_net` reads."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError) as error:
-        text = ast.unparse(node)
-        if not isinstance(node, ast.Call | ast.Name):
-            raise ValueError(f"expected {_FORM}, got {shown(text)}") from error
-        name, nodes = called(text)
+        text = _hyphened(node)
+        if not text:
+            raise ValueError(f"expected {_FORM}, got {shown(ast.unparse(node))}") from error
+        name, _ = called(text)
         if spelled(name) in named("nets"):
             return text
         for room in _VALUES:
             if spelled(name) in named(room):
-                return find(room, name, **{setting: _value(value) for setting, value in nodes.items()})
-        raise closest(name, [*named("attacks"), *named("nets")], "an attack or a net") from error
+                return _method(text, room)
+        known = [*named("attacks"), *named("losses"), *named("nets")]
+        raise closest(name, known, "an attack, a loss or a net") from error
+
+
+def _hyphened(node: ast.expr) -> str:
+    """A name or a call as text, which Python reads as a difference where it has hyphens; else ""."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.right, ast.Call | ast.Name):
+        left = _hyphened(node.left)
+        return f"{left}-{ast.unparse(node.right)}" if left and "(" not in left else ""
+    return ast.unparse(node) if isinstance(node, ast.Call | ast.Name) else ""

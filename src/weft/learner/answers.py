@@ -186,7 +186,8 @@ class Answers(BaseEstimator):
         if self.objective_.targets == "classes":
             labels: NDArray[Any] = self.classes_[answer]
             return labels
-        return answer if isinstance(X, Tensor) else answer.astype(np.float64)  # as scikit-learn's regressors answer
+        whole = isinstance(X, Tensor) or self.objective_.targets == "multilabel"
+        return answer if whole else answer.astype(np.float64)  # as scikit-learn's regressors answer
 
     @available_if(_offered("act"))
     def act(self, observation: Any, **named: Any) -> NDArray[Any]:
@@ -222,7 +223,7 @@ class Answers(BaseEstimator):
         objective = self._objective()
         offered = objective.capabilities()
         if "predict" in offered and y is not None:
-            rate = accuracy_score if objective.targets == "classes" else r2_score
+            rate = accuracy_score if objective.targets in ("classes", "multilabel") else r2_score
             return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
         if "log_prob" in offered:
             named = {} if y is None or not self.log_prob.takes("y") else {"y": y}

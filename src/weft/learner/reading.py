@@ -114,6 +114,28 @@ def names_of_rows(given: object, rows: int, what: str) -> NDArray[Any]:
     return names
 
 
+def refuse_targets(kind: str, values: Tensor) -> None:
+    """Raises where y holds what its kind does not allow: counts are whole and >= 0, amounts > 0, labels 0 or 1."""
+    allowed = {
+        "counts": lambda: (values >= 0) & (values == values.floor()),
+        "amounts": lambda: values > 0,
+        "multilabel": lambda: (values == 0) | (values == 1),
+    }
+    words = {
+        "counts": ("counts 0, 1, 2, ...", "choose a loss of values, such as 'squared'"),
+        "amounts": ("numbers > 0", "choose a loss of values, such as 'squared', or 'poisson' for counts"),
+        "multilabel": ("a column of 0 and 1 for each label", "sklearn's MultiLabelBinarizer makes them"),
+    }
+    if kind not in allowed:
+        return
+    wrong = ~allowed[kind]()
+    if bool(wrong.any()):
+        place = int(torch.nonzero(wrong)[0, 0])
+        raise ValueError(
+            f"expected {words[kind][0]} in y, got {values[wrong][0].item():g}, first in row {place}; {words[kind][1]}"
+        )
+
+
 class Reader:
     """Reads rows for a learner.
 
@@ -269,6 +291,11 @@ class Reader:
     def labels(self, y: Any, classes: Any = None) -> Tensor:
         """Class numbers; the labels themselves are kept in `classes_`."""
         names = column_or_1d(as_array(y), warn=True)
+        if self.objective.ordered and names.dtype.kind not in "iufb":
+            raise ValueError(
+                f"expected labels in an order, which {type(self.objective).__name__} reads, got text such as "
+                f"{str(names[:1].tolist())[1:-1]}, whose order is not known; number them: 0 for the first, 1, 2, ..."
+            )
         try:
             assert_all_finite(names, input_name="y")
             present, inverse = np.unique(names, return_inverse=True)
@@ -317,6 +344,7 @@ class Reader:
         values = as_tensor(array, torch.int64 if array.dtype.kind in "iu" else self.dtype)
         self._finite("y", values)
         self._expect("y", values)
+        refuse_targets(self.objective.targets, values)
         return values
 
     def _weights(self, data: dict[str, Any], sample_weight: Any) -> Tensor | None:

@@ -192,7 +192,7 @@ def scored(learner: Learner, measure: str | None = None) -> tuple[str, bool]:
     name, direction = objective.progress
     if measure is None:
         values = "R2" if "predict" in objective.capabilities() else name
-        measure = "accuracy" if objective.targets == "classes" else values
+        measure = "accuracy" if objective.targets in ("classes", "multilabel") else values
     return measure, direction == "max" if measure == name else measure in ("accuracy", "R2")
 
 
@@ -252,7 +252,7 @@ def task_scores(
                 likeliest = columns[run.predict_proba(x)[:, columns].argmax(1)]
                 lines[k, j] = (run.classes_[likeliest] == right).mean()
             elif measure == "accuracy":
-                lines[k, j] = (run.predict(x) == right).mean()
+                lines[k, j] = (run.predict(x) == right).reshape(len(rows), -1).all(1).mean()
             elif np.ptp(right, axis=0).any():
                 lines[k, j] = r2_score(right, run.predict(x))
     return lines[0] if learner.replicas is None else lines

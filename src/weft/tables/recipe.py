@@ -131,7 +131,7 @@ class Recipe:
             target: the column to be predicted, or None for objectives without one.
             environment, task: columns that name each row's environment and task.
             drop: columns to leave out.
-            kind: `classes` or `values`, or None to see by the target: text, true/false and whole
+            kind: `classes`, `values`, `counts` or `amounts`, or None to see by the target: text, true/false and whole
                 numbers of few different values are classes, other numbers are values.
             validation: a share of the rows to hold out; nothing is learned from them.
             seed: which rows are held out.
@@ -154,7 +154,7 @@ class Recipe:
         draft = cls((), goal, environment, task, validation=validation, seed=seed)
         rows = ~draft._roles(columns)[-1] if training is None else training
         if goal is not None and goal.kind == "values":
-            goal = Target.learn(target or "", columns, "values", rows)
+            goal = Target.learn(target or "", columns, kind or "values", rows)
         used, refused = [], {}
         left_out = dict.fromkeys(drop, "asked for")
         for name, column in columns.data.items():

@@ -22,7 +22,8 @@ class Target:
     """How the column to be predicted is read, and how predictions are written.
 
     Values are standardized for training, so that a target in the thousands trains as well as one
-    around 1, and predictions are put back: mean + std * prediction.
+    around 1, and predictions are put back: mean + std * prediction. Counts and amounts, which may not be moved, are
+    values that are left as they are.
 
     Attributes:
         name: the column's name.
@@ -48,6 +49,11 @@ class Target:
             raise ValueError(
                 f"expected a value of {shown(name)}, the target, in every row, got none in {text.null_count} rows, "
                 f"first in row {first}; remove those rows or fill them in"
+            )
+        if kind == "multilabel":
+            raise ValueError(
+                f"expected one value in each row of {shown(name)}, the target, got an objective of several labels a "
+                "row; it is for Python: weft.Learner"
             )
         whole = seen == "number" and is_whole(column)
         if kind is None:
@@ -81,7 +87,7 @@ class Target:
             raise ValueError(
                 f"expected values that vary in {shown(name)}, the target, got {shown(values[0])} throughout"
             )
-        return cls(name, kind, mean=mean, std=std)
+        return cls(name, "values", mean=mean, std=std) if kind == "values" else cls(name, "values")
 
     def read(self, columns: Columns) -> NDArray[np.generic]:
         """The target of each row, as a Learner takes it: labels, or standardized values."""

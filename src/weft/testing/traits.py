@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from weft.core.composed import Composed
-from weft.core.objective import DENSITY, DRAWN, PROVIDED, Objective, Output, wrong_marks
+from weft.core.objective import DENSITY, DRAWN, PROVIDED, TARGETS, Objective, Output, wrong_marks
 from weft.core.random import key_of
 from weft.core.source import Batch
 from weft.core.state import State
@@ -48,8 +48,8 @@ def lies(
         yield from _likely([_gap(objective, one, batch) for one in (outputs[""], losses[""](moved, batch))])
     if objective.solved and type(objective).solve is Objective.solve:
         yield "expected solve(source, state), as solved = True says, got none"
-    if objective.targets not in ("classes", "values"):
-        yield f"expected targets to be 'classes' or 'values', got {objective.targets!r}"
+    if objective.targets not in TARGETS:
+        yield f"expected targets to be one of {', '.join(map(repr, TARGETS))}, got {objective.targets!r}"
     if acts and not objective.declares("on_policy"):
         yield "expected an objective whose actions draw its batches to say on_policy = True or False, got neither"
     if acts is False and objective.on_policy:
@@ -122,11 +122,22 @@ def _provided(objective: Objective, outputs: dict[str, Output]) -> Iterator[str]
             again = output.rescore(output.logits)
             if again.shape != output.losses.shape or not torch.allclose(again, output.losses):
                 yield "expected rescore(logits) to give the losses, got others"
-    defined = type(objective).distribution is not Objective.distribution
+    defined = _tells(objective, next(iter(outputs.values())))
     if defined and "distribution" not in objective.provides:
         yield "expected provides to name 'distribution', which is defined; strategies that read it are refused else"
     if not defined and "distribution" in objective.provides:
         yield "expected distribution(output), as provides says, got none"
+
+
+def _tells(objective: Objective, output: Output) -> bool:
+    """Whether it tells a distribution; one whose setting decides says that it does not by NotImplementedError."""
+    if type(objective).distribution is Objective.distribution:
+        return False
+    try:
+        objective.distribution(output)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _gap(objective: Objective, output: Output, batch: Batch) -> Tensor:

@@ -235,9 +235,8 @@ def _draw(distribution: distributions.Distribution, place: str) -> Tensor:
 def _scores(distribution: distributions.Distribution) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Scalars s_k with weights w_k such that sum_k w_k (grad s_k)^2 is the Fisher information's diagonal.
 
-    Over a finite set of labels: s_k = log p(k), w_k = p(k). For a normal with fixed noise: the
-    standardized means themselves, since E[(grad log p)^2] = (grad mean)^2 / noise^2. Independent
-    labels of one example (the steps of a trajectory) add up.
+    Over a finite set of labels: s_k = log p(k), w_k = p(k). Elsewhere the distribution's own parameters, which are
+    orthogonal, each with its information. Independent labels of one example (the steps of a trajectory) add up.
     """
     base = _base(distribution)
     if base.has_enumerate_support:
@@ -246,11 +245,28 @@ def _scores(distribution: distributions.Distribution) -> Iterator[tuple[Tensor, 
             for column in score.reshape(len(score), -1).unbind(1):
                 yield column, column.detach().exp()
         return
-    if not isinstance(base, distributions.Normal) or base.scale.requires_grad:
+    for score, weight in _informed(base):
+        weights = None if weight is None else weight.detach().reshape(len(score), -1).unbind(1)
+        for k, column in enumerate(score.reshape(len(score), -1).unbind(1)):
+            yield column, None if weights is None else weights[k]
+
+
+def _informed(base: distributions.Distribution) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Parameters of a distribution with the information in a value about each: E[(d log p / ds)^2]."""
+    if isinstance(base, distributions.Normal):
+        yield base.mean / base.stddev.detach(), None
+        if base.scale.requires_grad:
+            yield base.scale.log(), torch.full_like(base.scale, 2.0)
+    elif isinstance(base, distributions.Laplace) and not base.scale.requires_grad:
+        yield base.loc / base.scale, None
+    elif isinstance(base, distributions.Poisson):
+        yield base.rate.log(), base.rate
+    elif isinstance(base, distributions.NegativeBinomial) and not base.total_count.requires_grad:
+        yield base.logits, base.total_count * base.probs
+    elif isinstance(base, distributions.Gamma) and not base.concentration.requires_grad:
+        yield base.rate.log(), base.concentration
+    else:
         raise ValueError(
-            f"expected a distribution whose Fisher information has a closed form (finite support, or a normal with "
-            f"fixed noise), got {type(base).__name__}; use fisher='sampled'"
+            "expected a distribution whose Fisher information has a closed form (finite support, normal, Poisson; "
+            f"Laplace, gamma or negative binomial of fixed shape), got {type(base).__name__}; use fisher='empirical'"
         )
-    standard = base.mean / base.stddev.detach()
-    for column in standard.reshape(len(standard), -1).unbind(1):
-        yield column, None
