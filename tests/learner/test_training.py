@@ -1,5 +1,7 @@
 """What a fitted learner shows of its training: the record, the trained module, the scores of each replica."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -121,3 +123,19 @@ def test_a_loaded_learner_knows_the_environments_that_it_numbers(tmp_path, sites
     with pytest.raises(ValueError, match="environments that training began with"):
         loaded.partial_fit(X, Y, environment=np.where(site == sites[0], sites[0], sites[0]))
     loaded.partial_fit(X, Y, environment=site)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("net", ["mlp(hidden=(8,))", "mlp(hidden=(8,), batch_norm=True)"])
+def test_the_trained_net_is_exported_and_answers_any_number_of_rows(net):
+    learner = Classifier(net, epochs=2, random_state=0).fit(X, Y)
+    rows = torch.as_tensor(X, dtype=torch.float32)
+    n = torch.export.Dim("n", min=2)
+    exported = torch.export.export(learner.trained_module().net, (rows,), dynamic_shapes=({0: n},))
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    file.seek(0)
+    program = torch.export.load(file).module()
+    for some in (rows, rows[:7]):
+        answer = program(some).softmax(-1).detach().numpy()
+        np.testing.assert_allclose(answer, learner.predict_proba(some), rtol=1e-5)
