@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
@@ -120,7 +121,10 @@ class Objective(Configured, nn.Module):
         solved: whether `solve` gives the parameters, so that there is no descent.
         provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`), and `distribution` where
             the method of that name tells what is predicted.
-        fields: what it reads of a batch, in the order of `fit`'s arguments.
+        fields: what it reads of a batch, in the order of `fit`'s arguments; those after `x`, `y` and `environment` are
+            given to `fit` by their names.
+        kinds: what such a field holds, by name: one of `TARGETS`, `classes` being labels in any shape; `values` where
+            it says nothing. `y` is what `targets` says, unless it is named here: `classes` for a mask of labels.
         progress: the measure that says how training goes, and whether it should fall or rise.
         optimizer: the optimizer's name or settings that its paper uses.
         targets: what `y` holds: `classes` (labels to be numbered), `multilabel` (0 or 1 for each label), `values`
@@ -136,6 +140,7 @@ class Objective(Configured, nn.Module):
     solved: bool = False
     provides: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
+    kinds: Mapping[str, str] = MappingProxyType({})
     progress: tuple[str, str] = ("loss", "min")
     optimizer: Any = "adam"
     targets: str = "values"
@@ -184,6 +189,14 @@ class Objective(Configured, nn.Module):
             if isinstance(mark, Capability):
                 marked[name] = mark
         return marked
+
+    def holds(self, name: str) -> str:
+        """What a field holds."""
+        return self.kinds.get(name, self.targets if name == "y" else "values")
+
+    def orders(self, name: str) -> bool:
+        """Whether the order of a field's classes counts."""
+        return name == "y" and self.ordered
 
     def declares(self, trait: str) -> bool:
         """Whether it says a trait itself, in place of the default that every objective has."""

@@ -27,6 +27,7 @@ from weft.core.strategy import Strategy
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
 from weft.engine.memory import rows_at_a_time
+from weft.learner.columns import Columns, decoded
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
@@ -162,6 +163,7 @@ class Answers(BaseEstimator):
     training_: Training
     objective_: Objective
     classes_: NDArray[Any]
+    labels_: dict[str, NDArray[Any]]
     history_: History
     seeds_: list[int]
 
@@ -185,9 +187,9 @@ class Answers(BaseEstimator):
             each = np.atleast_1d(progress_of(self.training_.runs[0].engine, self.history_[-1])[1])
         return int(np.argmin(np.where(np.isnan(each), math.inf, each)))
 
-    def read(self, X: Any, y: Any = None, *, environment: Any = None) -> dict[str, Any]:
+    def read(self, X: Any, y: Any = None, *, environment: Any = None, **fields: Any) -> dict[str, Any]:
         """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""
-        rows = self._reader().read(X, y, environment)
+        rows = self._reader().read(Columns(X, y, environment, fields=fields))
         return {name: value for name, value in rows.items() if name != "drawn"}
 
     def _reader(self) -> Reader:
@@ -240,7 +242,8 @@ class Answers(BaseEstimator):
         mark = self.objective_.capabilities()[name]
         if mark.merge == "share":
             return _draw(self._answering(), _count(asked), name)
-        return self._ask(name, self._inputs(asked) if mark.reads else as_tensor(asked, DTYPES[self.dtype]))
+        rows = self._inputs(asked) if mark.reads else as_tensor(asked, DTYPES[self.dtype])
+        return decoded(self, name, self._ask(name, rows))
 
     @available_if(_offered("predict"))
     def predict(self, X: Any) -> NDArray[Any]:
