@@ -31,7 +31,8 @@ class Composed(Objective):
       a dictionary; what `get_params` and `set_params` call it is spelled `heads__mass`;
     - of the batch every part is shown the fields that are `shared` as they are, and of its other ones its own, which
       are called `mass_y` outside; the wrapped part is shown the whole batch;
-    - decomposable: all parts are; on-policy: any part is; fields: the shared ones and all parts' own, in their order;
+    - decomposable: all parts are; on-policy: any part is; fields, and their kinds: the shared ones and
+      all parts' own, in their order;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
     - parameters that live on a set are put back by the part that has them; what a part carries is carried;
@@ -157,6 +158,22 @@ class Composed(Objective):
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
         own = [outside for called in self._called().values() for outside in called.values()]
         return tuple(dict.fromkeys([*self.shared, *own]))
+
+    @property
+    def kinds(self) -> Mapping[str, str]:  # type: ignore[override]
+        parts, called = self.parts(), self._called()
+        return {
+            outside: parts[name].holds(own) if outside != own else parts[name].kinds[own]
+            for name in parts
+            for own, outside in called[name].items()
+            if outside != own or own in parts[name].kinds
+        }
+
+    def orders(self, name: str) -> bool:
+        parts = self.parts()
+        return any(
+            parts[p].orders(own) for p, fields in self._called().items() for own in fields if fields[own] == name
+        )
 
     def declares(self, trait: str) -> bool:
         parts = self.parts().values()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
@@ -188,7 +189,10 @@ class Objective(Configured, nn.Module):
             averaged over groups or processes; others are statistics.
         provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`), and `distribution` where
             the method of that name tells what is predicted.
-        fields: what it reads of a batch, in the order of `fit`'s arguments.
+        fields: what it reads of a batch, in the order of `fit`'s arguments; those after `x`, `y` and `environment` are
+            given to `fit` by their names.
+        kinds: what such a field holds, by name: one of `TARGETS`, `classes` being labels in any shape; `values` where
+            it says nothing. `y` is what `targets` says, unless it is named here: `classes` for a mask of labels.
         progress: the measure that says how training goes, and whether it should fall or rise.
         optimizer: the optimizer's name or settings that its paper uses.
         targets: what `y` holds: `classes` (labels to be numbered), `multilabel` (0 or 1 for each label), `values`
@@ -205,6 +209,7 @@ class Objective(Configured, nn.Module):
     carried: tuple[str, ...] = ()
     provides: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
+    kinds: Mapping[str, str] = MappingProxyType({})
     progress: tuple[str, str] = ("loss", "min")
     optimizer: Any = "adam"
     targets: str = "values"
@@ -269,6 +274,14 @@ class Objective(Configured, nn.Module):
                 elif method is None:
                     marked.pop(name, None)
         return dict(sorted(marked.items()))
+
+    def holds(self, name: str) -> str:
+        """What a field holds."""
+        return self.kinds.get(name, self.targets if name == "y" else "values")
+
+    def orders(self, name: str) -> bool:
+        """Whether the order of a field's classes counts."""
+        return name == "y" and self.ordered
 
     def declares(self, trait: str) -> bool:
         """Whether it says a trait itself, in place of the default that every objective has."""

@@ -24,6 +24,7 @@ from weft.core.strategy import Strategy
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
 from weft.learner.asking import Question, Score
+from weft.learner.columns import Columns
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
@@ -95,6 +96,7 @@ class Answers(BaseEstimator):
     objective_: Objective
     classes_: NDArray[Any]
     environments_: NDArray[Any]
+    labels_: dict[str, NDArray[Any]]
     history_: History
     seeds_: list[int]
     predict_proba: Question
@@ -123,9 +125,9 @@ class Answers(BaseEstimator):
             each = np.atleast_1d(progress_of(self.training_.runs[0].engine, self.history_[-1])[1])
         return int(np.argmin(np.where(np.isnan(each), math.inf, each)))
 
-    def read(self, X: Any, y: Any = None, *, environment: Any = None) -> dict[str, Any]:
+    def read(self, X: Any, y: Any = None, *, environment: Any = None, **fields: Any) -> dict[str, Any]:
         """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""
-        rows = self._reader().read(X, y, environment)
+        rows = self._reader().read(Columns(X, y, environment, fields=fields))
         return {name: value for name, value in rows.items() if name != "drawn"}
 
     def _reader(self) -> Reader:

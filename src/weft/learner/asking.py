@@ -28,7 +28,8 @@ from weft.core.random import fold, key_of, row_hash
 from weft.core.trees import Params
 from weft.engine.asking import call_all, together
 from weft.engine.memory import rows_at_a_time
-from weft.learner.reading import Reader, as_array, as_tensor, names_of_rows
+from weft.learner.columns import as_tensor, decoded, names_of_rows
+from weft.learner.reading import Reader, as_array
 from weft.learner.settings import DTYPES, as_seed
 from weft.learner.training import Run
 
@@ -114,7 +115,7 @@ class Question:
         answer = _answered(learner._answering(), question)
         if drawn and seed is None:
             learner.training_.drawn += question.count
-        return answer
+        return decoded(learner, self.name, answer)
 
     def _asked(self, asked: Any, mark: Capability) -> Tensor | int:
         if mark.asks == "number":
@@ -167,8 +168,9 @@ class Question:
             got = "a single value" if column.ndim == 0 else len(column)
             raise ValueError(f"expected {name!r} to have a value for each of the {rows} rows, got {got}")
         spec = learner.training_.spec.get(name)
-        if name == "y" and learner.objective_.targets == "classes" and hasattr(learner, "classes_"):
-            return reader.labels(given)
+        labelled = hasattr(learner, "classes_") if name == "y" else name in getattr(learner, "labels_", {})
+        if labelled and learner.objective_.holds(name) == "classes":
+            return reader.labels(given, name=name)
         if name == "environment" and hasattr(learner, "environments_"):
             numbers = {label: k for k, label in enumerate(learner.environments_.tolist())}
             asked = names_of_rows(given, rows, name).tolist()

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from weft.core.configured import closest
 from weft.core.legal import Legal
 from weft.core.objective import Objective
-from weft.core.optimizer import as_optimizer
 from weft.core.source import Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
@@ -23,9 +22,10 @@ from weft.engine.engine import Diverged
 from weft.engine.loop import History, progress_of
 from weft.learner import digests
 from weft.learner.answers import Answers
+from weft.learner.columns import Columns
 from weft.learner.folder import Folder, alone, save, tidied
 from weft.learner.pretrained import Taking
-from weft.learner.reading import Reader, as_array, names_of_rows, take, unpack
+from weft.learner.reading import Reader, names_of_rows, unpack
 from weft.learner.runs import copied, go_on, learned, plan_of, records, start, train_all
 from weft.learner.settings import (
     LEGAL,
@@ -34,8 +34,8 @@ from weft.learner.settings import (
     as_objective,
     as_seed,
     as_strategy,
+    changed_optimizer,
     check,
-    optimizers_of,
     replica_settings,
 )
 from weft.learner.sourcing import match, sources
@@ -61,7 +61,7 @@ class Learner(Taking, Answers):
         accumulate: batches whose gradients are accumulated into one update.
         clip: the largest norm of a gradient.
         weighting: how environments of unequal size count: by `example` or by `group`.
-        validation: a share of the rows held out by the seed, `(X, y)`, or a source.
+        validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, or a source.
         patience: evaluations without progress after which training stops and the best parameters
             are put back; None to train to the end.
         replicas: how many independent copies to train at once, with seeds `random_state`,
@@ -85,6 +85,7 @@ class Learner(Taking, Answers):
         seeds_: the seed of each replica.
         tasks_: the tasks consolidated so far.
         environments_: the environments' names by number, where the objective reads them.
+        labels_: the labels by number of each further field that holds classes.
         n_steps_: updates made.
         training_: the runs themselves, with what distinguishes each replica (see `weft.learner.training.Training`).
 
@@ -184,27 +185,13 @@ class Learner(Taking, Answers):
         super().set_params(**{name: value for name, value in params.items() if "__" not in name})
         nested = {name: value for name, value in params.items() if "__" in name}
         for name in [name for name in nested if name.startswith("optimizer__")]:
-            self._set_optimizer(name.removeprefix("optimizer__"), nested.pop(name))
+            self.optimizer = changed_optimizer(self.optimizer, self._objective(), name, nested.pop(name))
         if any(name.startswith("strategy__") for name in nested):
             if self.strategy is None:
                 raise ValueError(f"expected a strategy to set {sorted(nested)} of, got None; give strategy first")
             self.strategy = as_strategy(self.strategy)
         super().set_params(**nested)
         return self
-
-    def _set_optimizer(self, name: str, value: Any) -> None:
-        """Sets one of the optimizer's settings; in a game `player__lr` that of a player, `lr` that of all."""
-        objective = self._objective()
-        given = objective.optimizer if self.optimizer is None else self.optimizer
-        player, _, inner = name.partition("__")
-        if not inner and not isinstance(given, dict):
-            self.optimizer = as_optimizer(given).having(**{name: value})
-            return
-        each = optimizers_of(self.optimizer, objective)
-        if inner and player not in each:
-            raise closest(player, each, f"a player of {type(objective).__name__}")
-        changed = {p: each[p].having(**{inner or name: value}) for p in ([player] if inner else each)}
-        self.optimizer = {**each, **changed}
 
     # --- training -------------------------------------------------------------------------------------
 
@@ -216,6 +203,7 @@ class Learner(Taking, Answers):
         environment: Any = None,
         task: Any = None,
         sample_weight: Any = None,
+        **fields: Any,
     ) -> Self:
         """Trains from the start (with `warm_start`, from where the last fit ended).
 
@@ -226,32 +214,38 @@ class Learner(Taking, Answers):
             task: the task of each row; tasks are learned in the order of their first appearance, each
                 consolidated at its end. With a source, one name.
             sample_weight: a weight for each row.
+            fields: whatever else the objective reads of a row, by the names in its `fields`; what each holds (values,
+                classes, ...) its `kinds` say.
         """
         fresh = not (self.warm_start and hasattr(self, "training_"))
-        return self._fit(X, y, environment, task, sample_weight, fresh=fresh)
+        return self._fit(Columns(X, y, environment, sample_weight, fields), task, fresh=fresh)
 
-    def _fit(
-        self, X: Any, y: Any, environment: Any, task: Any, sample_weight: Any, *, fresh: bool, resumed: bool = False
-    ) -> Self:
-        if task is None or isinstance(X, Source):
-            return self._learn(X, y, environment, sample_weight, fresh=fresh, task=task, resumed=resumed)
-        X, y = unpack(X, y)
+    def _fit(self, given: Columns, task: Any, *, fresh: bool, resumed: bool = False) -> Self:
+        if task is None or isinstance(given.X, Source):
+            return self._learn(given, fresh=fresh, task=task, resumed=resumed)
+        X, y = unpack(given.X, given.y)
+        given = replace(given, X=X, y=y)
         names = names_of_rows(task, len(X), "task")
-        classes = np.unique(as_array(y)) if self._objective().targets == "classes" and fresh and y is not None else None
+        classes = given.classes(self._objective()) if fresh else None
         left = list(names[np.sort(np.unique(names, return_index=True)[1])])
-        whole = {"X": X, "y": y, "environment": environment, "sample_weight": sample_weight}
-        columns = {} if self.folder is None else digests.of_columns(**whole, task=names)
+        columns = {} if self.folder is None else digests.of_columns(X=X, **given.beside, task=names)
         if resumed:
             left, resumed = digests.tasks_left(self.training_, left, columns)
         for name in left:
-            rows = np.flatnonzero(names == name)
-            part = [take(values, rows) for values in whole.values()]
-            self._learn(*part, fresh=fresh, task=name, classes=classes, columns=columns, resumed=resumed)
+            part = given.take(np.flatnonzero(names == name))
+            self._learn(part, fresh=fresh, task=name, classes=classes, columns=columns, resumed=resumed)
             fresh = resumed = False
         return self
 
     def resume(
-        self, X: Any, y: Any = None, *, environment: Any = None, task: Any = None, sample_weight: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        environment: Any = None,
+        task: Any = None,
+        sample_weight: Any = None,
+        **fields: Any,
     ) -> Self:
         """Goes on with an interrupted `fit` or `partial_fit`, given the same data, to where it would have ended.
 
@@ -264,12 +258,13 @@ class Learner(Taking, Answers):
             raise ValueError(f"expected {missing[0]!r} again to go on, got none; load(folder, {missing[0]}=...)")
         if self.folder is None:
             self.folder = self.training_.folder
+        given = Columns(X, y, environment, sample_weight, fields)
         columns = task is not None and not isinstance(task, str) and not isinstance(X, Source)
         if not columns and not phase.runs:
             return tidied(self)  # it had ended
         if not columns:
-            return self._learn(X, y, environment, sample_weight, fresh=False, task=phase.task, resumed=True)
-        return self._fit(X, y, environment, task, sample_weight, fresh=False, resumed=True)
+            return self._learn(given, fresh=False, task=phase.task, resumed=True)
+        return self._fit(given, task, fresh=False, resumed=True)
 
     def save(self, folder: Any, *, force: bool = False) -> None:
         """Writes what was learned to a folder, to be read by `weft.load`."""
@@ -285,24 +280,22 @@ class Learner(Taking, Answers):
         environment: Any = None,
         task: Any = None,
         sample_weight: Any = None,
+        **fields: Any,
     ) -> Self:
         """Goes on training: on one task to its end, then consolidating it; without a task, one pass.
 
         Args:
-            classes: all classes that will ever come, at the first call.
+            classes: all classes that will ever come, at the first call; by field where others than y have classes.
             task: the task's name; the same name again replaces what that task left.
-            X, y, environment, sample_weight: as in `fit`.
+            X, y, environment, sample_weight, fields: as in `fit`.
         """
-        fresh = not hasattr(self, "training_")
-        return self._learn(X, y, environment, sample_weight, fresh=fresh, task=task, classes=classes, once=task is None)
+        given, fresh = Columns(X, y, environment, sample_weight, fields), not hasattr(self, "training_")
+        return self._learn(given, fresh=fresh, task=task, classes=classes, once=task is None)
 
     @alone
     def _learn(
         self,
-        X: Any,
-        y: Any,
-        environment: Any,
-        sample_weight: Any,
+        given: Columns,
         *,
         fresh: bool,
         task: Any,
@@ -320,14 +313,14 @@ class Learner(Taking, Answers):
                 "second partial_fit would forget the first; call fit with all rows, or give each part its task"
             )
         reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
-        if isinstance(X, Source):
-            if any(given is not None for given in (y, environment, sample_weight)):
+        if isinstance(given.X, Source):
+            if given.beside:
                 raise ValueError(
-                    f"{type(X).__name__} brings its own fields, got y, environment or sample_weight beside it"
+                    f"{type(given.X).__name__} brings its own fields, got {', '.join(given.beside)} beside it"
                 )
-            source, validation = match(reader, settings, X)
+            source, validation = match(reader, settings, given.X)
         else:
-            data = reader.read(X, y, environment, sample_weight, classes)
+            data = reader.read(given, classes)
             source, validation = sources(reader, settings, data)
         if fresh:
             self._start(settings, source)
@@ -431,8 +424,9 @@ class Learner(Taking, Answers):
             return tags
         if "y" in objective.fields:
             tags.target_tags.required = True
-            if objective.targets == "classes":
-                tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+            if objective.targets in ("classes", "multilabel"):
+                several = objective.targets == "multilabel"
+                tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_label=several)
             else:
                 tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
                 tags.target_tags.multi_output = True

@@ -58,7 +58,7 @@ _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", 
 _LATER = ("statistics", "late", "ended", "planned", "source")  # which runs kept by earlier versions do not have
 _BESIDE = ("recipe.json", "risk.json", "risk.png", "tasks.json", "tasks.png", "report.html")
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
-_FITTED = ("classes_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
+_FITTED = ("classes_", "labels_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
 
 
 # --- what was asked for -------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ A `Reader` is given the Learner, as scikit-learn's `validate_data` is: what the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import signature
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -16,124 +18,31 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from weft.core.configured import closest
 from weft.core.objective import Objective
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, Spec
 from weft.engine.build import build
-from weft.sources.arrays import as_array, refuse_masked
-from weft.sources.drawn import TRIED, Drawn, first_seeds, read_items, stacked
+from weft.learner.columns import Columns, as_tensor, names_of_rows, refuse_targets, take, unpack
+from weft.sources.arrays import Arrays, as_array, refuse_masked
+from weft.sources.drawn import Drawn
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
 
 __all__ = ["COLUMNS", "Reader", "as_array", "as_tensor", "names_of_rows", "take", "unpack"]
 
+_TAKEN = {*signature(Arrays).parameters, "X", "drawn", "group", "row", "sample_weight", "task"} - {"x", "y"}
 COLUMNS = "give every task the same columns (0 in those that it lacks), or fit anew"
 
 
-def as_tensor(values: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor of this dtype; integers in a tensor stay integers (token numbers, counts)."""
-    if isinstance(values, Tensor):
-        number = values.is_floating_point() or values.dtype == torch.bool
-        return values.detach().to(dtype) if number else values
-    array = np.ascontiguousarray(values)
-    return torch.as_tensor(array if array.flags.writeable else array.copy()).to(dtype)
+def _wanted(name: str) -> str:
+    return " to predict in y" if name == "y" else f" in {name}"
 
 
-def take(values: Any, rows: NDArray[np.int64]) -> Any:
-    """Some rows of an array, a table, a tensor or a list; None stays None."""
-    if values is None:
-        return None
-    if isinstance(values, Drawn):
-        return values.of(rows)
-    if hasattr(values, "iloc"):
-        return values.iloc[rows]
-    return values[torch.as_tensor(rows)] if isinstance(values, Tensor) else np.asarray(values)[rows]
-
-
-def unpack(X: Any, y: Any) -> tuple[Any, Any]:
-    """A map-style data set of rows, or of pairs (row, target), as two columns; anything else as it is.
-
-    It is read once, unless its rows are others at a second reading (random transforms): those are `Drawn`, and are read
-    anew in every pass. What should not be is to be given as tensors.
-    """
-    refuse_masked(X)
-    refuse_masked(y)
-    if isinstance(X, DataLoader | IterableDataset):
-        raise TypeError(
-            f"expected arrays, a map-style data set or a source, got {type(X).__name__}, whose rows cannot be "
-            "numbered; pass the loader's data set itself, or fit(weft.sources.Stream(loader))"
-        )
-    if not isinstance(X, Dataset) or isinstance(X, Drawn):
-        return X, y
-    if isinstance(X, TensorDataset):
-        columns: list[Any] = list(X.tensors)
-    else:
-        rows = range(len(X))  # type: ignore[arg-type]
-        items = read_items(X, rows, first_seeds(rows))
-        if not items:
-            raise ValueError("expected at least one row, got an empty data set")
-        pairs = isinstance(items[0], tuple | list)
-        columns = [stacked(column) for column in (zip(*items, strict=True) if pairs else [items])]
-        some = rows[:: -(-len(rows) // TRIED)]
-        again = read_items(X, some, first_seeds(some, turn=1))
-        if any(_unlike(items[i], item) for i, item in zip(some, again, strict=True)):
-            if pairs and any(_unlike(items[i][1:], item[1:]) for i, item in zip(some, again, strict=True)):
-                raise ValueError(
-                    "expected a data set whose targets are the same at each reading, got others at the second; leave "
-                    "what is random to its rows"
-                )
-            columns[0] = Drawn(X, columns[0], np.arange(len(rows)))
-    if len(columns) > 2:
-        raise ValueError(f"expected a data set of rows or of pairs (row, target), got {len(columns)} parts per item")
-    if len(columns) == 2 and y is not None:
-        raise ValueError("expected y from the data set or as an argument, got both; leave one out")
-    return (columns[0], columns[1]) if len(columns) == 2 else (columns[0], y)
-
-
-def _unlike(one: Any, other: Any) -> bool:
-    """Whether two readings of an item differ."""
-    pairs = isinstance(one, tuple | list)
-    parts = zip(one, other, strict=True) if pairs else [(one, other)]
-    return any(not np.array_equal(as_array(a), as_array(b)) for a, b in parts)
-
-
-def names_of_rows(given: object, rows: int, what: str) -> NDArray[Any]:
-    """The name of each row's environment or task."""
-    names = as_array(given)
-    if names.shape != (rows,):
-        raise ValueError(f"expected {what} to name one {what} for each of the {rows} rows, got shape {names.shape}")
-    missing = [i for i, name in enumerate(names.tolist()) if name is None or name != name]
-    if missing:
-        article = "an" if what[0] in "aeiou" else "a"
-        raise ValueError(
-            f"expected {article} {what} for every row, got none in row {missing[0]}; name it or drop the row"
-        )
-    return names
-
-
-def refuse_targets(kind: str, values: Tensor) -> None:
-    """Raises where y holds what its kind does not allow: counts are whole and >= 0, amounts > 0, labels 0 or 1."""
-    allowed = {
-        "counts": lambda: (values >= 0) & (values == values.floor()),
-        "amounts": lambda: values > 0,
-        "multilabel": lambda: (values == 0) | (values == 1),
-    }
-    words = {
-        "counts": ("counts 0, 1, 2, ...", "choose a loss of values, such as 'squared'"),
-        "amounts": ("numbers > 0", "choose a loss of values, such as 'squared', or 'poisson' for counts"),
-        "multilabel": ("a column of 0 and 1 for each label", "sklearn's MultiLabelBinarizer makes them"),
-    }
-    if kind not in allowed:
-        return
-    wrong = ~allowed[kind]()
-    if bool(wrong.any()):
-        place = int(torch.nonzero(wrong)[0, 0])
-        raise ValueError(
-            f"expected {words[kind][0]} in y, got {values[wrong][0].item():g}, first in row {place}; {words[kind][1]}"
-        )
+def _mend(name: str) -> str:
+    return "; for labels use a Classifier" if name == "y" else f"; for labels let kinds say {{{name!r}: 'classes'}}"
 
 
 class Reader:
@@ -154,11 +63,14 @@ class Reader:
         """Whether training begins with what is read."""
         return self.spec is None
 
-    def read(
-        self, X: Any, y: Any = None, environment: Any = None, sample_weight: Any = None, classes: Any = None
-    ) -> dict[str, Any]:
-        """The arguments of `fit` as the arguments of `Arrays`."""
-        X, y = unpack(X, y)
+    def read(self, columns: Columns, classes: Any = None) -> dict[str, Any]:
+        """The arguments of `fit` as the arguments of `Arrays`; `classes` lists the labels of y, or by field."""
+        X, y = unpack(columns.X, columns.y)
+        environment, sample_weight = columns.environment, columns.sample_weight
+        listed = dict(classes) if isinstance(classes, Mapping) else {"y": classes}
+        self._refuse_fields(columns.fields)
+        if self.first:
+            self.learner.__dict__.pop("labels_", None)
         supervised = "y" in self.objective.fields
         if y is None and supervised:
             raise ValueError(
@@ -170,17 +82,20 @@ class Reader:
             data["drawn"] = X
         rows = len(data["x"])
         if supervised:
-            column = as_array(y)
-            if column.ndim == 0 or len(column) != rows:
-                raise ValueError(
-                    f"Found input variables with inconsistent numbers of samples: expected y to have {rows} rows as X "
-                    f"has, got {'a single value' if column.ndim == 0 else len(column)}"
-                )
+            self._same_rows("y", y, rows)
             if self.objective.targets == "classes":
-                data["y"] = self.labels(y, classes)
+                data["y"] = self.labels(y, listed.get("y"))
                 data["classes"] = len(self.learner.classes_)
             else:
                 data["y"] = self.targets(y)
+        for name, values in columns.fields.items():
+            self._same_rows(name, values, rows)
+            if self.objective.holds(name) == "classes":
+                data[name] = self.labels(values, listed.get(name), name)
+                known = {"y": data["classes"]} if isinstance(data.get("classes"), int) else data.get("classes", {})
+                data["classes"] = {**known, name: len(self.learner.labels_[name])}
+            else:
+                data[name] = self.targets(values, name)
         if self.first and not isinstance(X, Tensor | Drawn) and not data["x"].is_floating_point():
             asked = data if environment is None else {**data, "environment": as_array(environment)}
             data["x"] = data["x"] if self._takes_integers(asked) else data["x"].to(self.dtype)
@@ -192,6 +107,37 @@ class Reader:
             if "environment" in self.objective.fields:
                 self._same_environments(data["environment"])
         return data
+
+    @property
+    def further(self) -> list[str]:
+        """The fields that are given by name."""
+        return [name for name in self.objective.fields[1:] if name not in ("y", "environment")]
+
+    def _refuse_fields(self, given: Mapping[str, Any]) -> None:
+        whose = type(self.objective).__name__
+        for name in given:
+            if name not in self.further:
+                known = [*self.further, "environment", "task", "sample_weight"]
+                raise TypeError(f"{closest(name, known, 'a field by name')}; {whose} reads {self.objective.fields}")
+            if name in _TAKEN:
+                raise ValueError(
+                    f"expected {whose} to call its field otherwise than {name!r}, which has a meaning of its own in "
+                    "fit and in sources; rename it"
+                )
+        missing = [name for name in self.further if given.get(name) is None]
+        if missing and self.objective.fields[0] == "x":
+            raise ValueError(
+                f"expected rows with {missing[0]!r}, which {whose} reads, got {['x', *sorted(given)]}; call "
+                f"fit(X, {', '.join(f'{name}=...' for name in self.further)}) or give a source with it"
+            )
+
+    def _same_rows(self, name: str, values: Any, rows: int) -> None:
+        column = as_array(values)
+        if column.ndim == 0 or len(column) != rows:
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: expected {name} to have {rows} rows as X "
+                f"has, got {'a single value' if column.ndim == 0 else len(column)}"
+            )
 
     # --- one field at a time ----------------------------------------------------------------------------
 
@@ -232,8 +178,9 @@ class Reader:
 
     def _takes_integers(self, data: dict[str, Any]) -> bool:
         """Whether the objective reads integers as they are (token numbers): two rows are run through it."""
-        rows: dict[str, Any] = {name: data[name][:2] for name in ("x", "y") if name in data}
-        number = {"y": data.get("classes")}
+        rows: dict[str, Any] = {name: data[name][:2] for name in ("x", "y", *self.further) if name in data}
+        classes = data.get("classes")
+        number = dict(classes) if isinstance(classes, Mapping) else {"y": classes}
         if "environment" in data:
             names, codes = np.unique(data["environment"], return_inverse=True)
             rows["environment"], number["environment"] = torch.as_tensor(codes[:2]), len(names)
@@ -288,63 +235,72 @@ class Reader:
                 f"{name} that shape, or fit anew"
             )
 
-    def labels(self, y: Any, classes: Any = None) -> Tensor:
-        """Class numbers; the labels themselves are kept in `classes_`."""
-        names = column_or_1d(as_array(y), warn=True)
-        if self.objective.ordered and names.dtype.kind not in "iufb":
+    def labels(self, y: Any, classes: Any = None, name: str = "y") -> Tensor:
+        """Class numbers; the labels themselves are kept in `classes_`, those of further fields in `labels_`."""
+        whole = name != "y" or name in self.objective.kinds  # one label for a row, unless it is said otherwise
+        names = as_array(y) if whole else column_or_1d(as_array(y), warn=True)
+        if self.objective.orders(name) and names.dtype.kind not in "iufb":
             raise ValueError(
                 f"expected labels in an order, which {type(self.objective).__name__} reads, got text such as "
                 f"{str(names[:1].tolist())[1:-1]}, whose order is not known; number them: 0 for the first, 1, 2, ..."
             )
         try:
-            assert_all_finite(names, input_name="y")
+            assert_all_finite(names, input_name=name)
             present, inverse = np.unique(names, return_inverse=True)
         except TypeError as error:
             raise ValueError(
                 f"expected labels of one kind, got a mixture or missing ones ({error}); drop those rows, or name them"
             ) from error
-        check_classification_targets(names)
+        check_classification_targets(names.reshape(-1))
         if isinstance(classes, Integral | str):
             raise TypeError(f"expected classes to list every label, such as range(10), got {classes!r}")
         declared = list(classes) if isinstance(classes, set) else classes
-        known = present if classes is None else np.unique(as_array(declared))
-        if self.first:
-            if len(known) < 2:
-                raise ValueError(
-                    f"expected at least two classes, got one class only ({known.tolist()}); name all of them with "
-                    "partial_fit(..., classes=...) if the others come later"
-                )
-            self.learner.classes_ = known
-        elif classes is not None and not np.array_equal(known, self.learner.classes_):
-            raise ValueError(
-                f"expected the classes that training began with, {self.learner.classes_.tolist()}, got "
-                f"{known.tolist()}; name all of them at the first partial_fit"
-            )
-        numbers = {label: k for k, label in enumerate(self.learner.classes_.tolist())}
+        known = self._known_labels(name, present if classes is None else np.unique(as_array(declared)), classes)
+        numbers = {label: k for k, label in enumerate(known.tolist())}
         unknown = [label for label in present.tolist() if label not in numbers]
         if unknown:
             raise ValueError(
-                f"expected labels among {self.learner.classes_.tolist()}, got also {unknown}; name every class at the "
-                "first partial_fit(..., classes=...), or fit anew"
+                f"expected labels among {known.tolist()}{'' if name == 'y' else f' in {name}'}, got also {unknown}; "
+                "name every class at the first partial_fit(..., classes=...), or fit anew"
             )
-        return torch.as_tensor(np.array([numbers[label] for label in present.tolist()])[inverse.reshape(-1)])
+        found = np.array([numbers[label] for label in present.tolist()])[inverse.reshape(-1)]
+        return torch.as_tensor(found.reshape(names.shape))
 
-    def targets(self, y: Any) -> Tensor:
-        """Numbers to be predicted, (n,) or (n, outputs)."""
+    def _known_labels(self, name: str, told: NDArray[Any], classes: Any) -> NDArray[Any]:
+        """Keeps the labels of a field when training starts; raises where others are declared later."""
+        learner = self.learner
+        if self.first:
+            if len(told) < 2:
+                raise ValueError(
+                    f"expected at least two classes{'' if name == 'y' else f' in {name}'}, got one class only "
+                    f"({told.tolist()}); name all of them with partial_fit(..., classes=...) if the others come later"
+                )
+            if name == "y":
+                learner.classes_ = told
+            else:
+                learner.labels_ = {**getattr(learner, "labels_", {}), name: told}
+        known: NDArray[Any] = learner.classes_ if name == "y" else learner.labels_[name]
+        if classes is not None and not np.array_equal(told, known):
+            raise ValueError(
+                f"expected the classes that training began with, {known.tolist()}, got {told.tolist()}; name all of "
+                "them at the first partial_fit"
+            )
+        return known
+
+    def targets(self, y: Any, name: str = "y") -> Tensor:
+        """Numbers, such as those to be predicted: (n,) or (n, outputs)."""
         array = as_array(y)
         if array.dtype.kind == "O":
             try:
                 array = array.astype(np.float64)
             except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"expected numbers to predict in y, got others ({error}); for labels use a Classifier"
-                ) from error
+                raise ValueError(f"expected numbers{_wanted(name)}, got others ({error}){_mend(name)}") from error
         if array.dtype.kind not in "fiub":
-            raise ValueError(f"expected numbers to predict in y, got {array.dtype}; for labels use a Classifier")
+            raise ValueError(f"expected numbers{_wanted(name)}, got {array.dtype}{_mend(name)}")
         values = as_tensor(array, torch.int64 if array.dtype.kind in "iu" else self.dtype)
-        self._finite("y", values)
-        self._expect("y", values)
-        refuse_targets(self.objective.targets, values)
+        self._finite(name, values)
+        self._expect(name, values)
+        refuse_targets(self.objective.holds(name), values, name)
         return values
 
     def _weights(self, data: dict[str, Any], sample_weight: Any) -> Tensor | None:
@@ -359,7 +315,7 @@ class Reader:
                     "expected some sample_weight to be positive, got none; drop the argument for equal weights"
                 )
         class_weight = self.objective.class_weight
-        if class_weight is not None and "classes" in data:
+        if class_weight is not None and self.objective.targets == "classes":
             own = self._class_weights(class_weight, data["y"].numpy(), total)
             total = own if total is None else total * own
         return None if total is None else torch.as_tensor(total).to(self.dtype)

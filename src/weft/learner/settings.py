@@ -39,6 +39,7 @@ __all__ = [
     "as_objective",
     "as_seed",
     "as_strategy",
+    "changed_optimizer",
     "check",
     "optimizers_of",
     "replica_settings",
@@ -131,6 +132,20 @@ def optimizers_of(given: object, objective: Objective) -> dict[str, Optimizer]:
     return {player: as_optimizer(given.get(player, defaults.get(player, "adam"))) for player in players}
 
 
+def changed_optimizer(given: Any, objective: Objective, path: str, value: Any) -> Any:
+    """An optimizer with another setting, `optimizer__lr`; in a game `optimizer__player__lr` is that of a player."""
+    name = path.removeprefix("optimizer__")
+    plain = objective.optimizer if given is None else given
+    player, _, inner = name.partition("__")
+    if not inner and not isinstance(plain, dict):
+        return as_optimizer(plain).having(**{name: value})
+    each = optimizers_of(given, objective)
+    if inner and player not in each:
+        raise closest(player, each, f"a player of {type(objective).__name__}")
+    changed = {p: each[p].having(**{inner or name: value}) for p in ([player] if inner else each)}
+    return {**each, **changed}
+
+
 def as_device(given: Any) -> torch.device:
     """The `device` parameter; CUDA where there is one and none was named."""
     if given is None:
@@ -208,6 +223,8 @@ class _Read(Legal):
 
 
 def _held_out(given: object) -> bool:
+    if isinstance(given, tuple) and len(given) == 3:
+        return isinstance(given[2], Mapping)
     return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2)
 
 
@@ -234,7 +251,9 @@ LEGAL: dict[str, Legal] = {
     "accumulate": Whole(1),
     "clip": Number(0, ends="()") | None,
     "weighting": Choice("example", "group"),
-    "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
+    "validation": Number(0, 1, "()")
+    | Such("a pair (X, y), a data set, a source", _held_out)
+    | None,
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
     "augment": Such("a function of a row, or one of a batch that is marked @batchwise", callable) | None,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from weft.core.source import Source
+from weft.learner.columns import Columns
 from weft.learner.reading import COLUMNS, Reader, unpack
 from weft.learner.settings import Settings
 from weft.sources import Arrays, Mapped
@@ -48,7 +49,8 @@ def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[S
         )
     held = _validation(settings)
     share = held if isinstance(held, float) else 0.0
-    strata = data["y"].numpy() if "classes" in data and not grouped and share else None
+    labelled = objective.targets == "classes" and "y" in data and data["y"].dim() == 1
+    strata = data["y"].numpy() if labelled and not grouped and share else None
     size = None if settings.batch_size is None else settings.batch_size * settings.accumulate
     data = _moved(data, settings.device)
     common = {"holdout": share, "strata": strata, "environment": environment, "grouped": grouped}
@@ -63,7 +65,7 @@ def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[S
         return source, Arrays(**data, **{**common, "grouped": False}, part="validation")
     if isinstance(held, tuple):
         later = Reader(reader.learner, objective, settings.dtype, source.spec)  # what training began with is known now
-        rows = _moved(later.read(*held), settings.device)
+        rows = _moved(later.read(Columns(held[0], held[1], fields=dict(*held[2:]))), settings.device)
         rows.pop("drawn", None)
         return source, Arrays(**rows)
     if held is not None:
@@ -107,8 +109,8 @@ def _moved(data: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: v.to(device) if isinstance(v, Tensor) else v for name, v in data.items()}
 
 
-def _validation(settings: Settings) -> float | tuple[Any, Any] | Source | None:
-    """The `validation` parameter as a share, a pair of X and y, a source, or None."""
+def _validation(settings: Settings) -> float | tuple[Any, ...] | Source | None:
+    """The `validation` parameter as a share, X and y (and further fields by name), a source, or None."""
     given = settings.validation
     if given is None:
         return None
@@ -155,6 +157,7 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
     rows, target = source.spec[first], source.spec.get("y")
     declared = None if target is None else target.classes
     if reader.spec is None:
+        reader.learner.__dict__.pop("labels_", None)
         if rows.shape:
             reader.learner.n_features_in_ = rows.shape[0]
         if objective.targets == "classes" and declared is not None:

@@ -50,6 +50,9 @@ def lies(
         yield "expected solve(source, state), as solved = True says, got none"
     if objective.targets not in TARGETS:
         yield f"expected targets to be one of {', '.join(map(repr, TARGETS))}, got {objective.targets!r}"
+    for name, kind in objective.kinds.items():
+        if name not in objective.fields or kind not in TARGETS:
+            yield f"expected kinds to say which of {', '.join(TARGETS)} the fields hold, got {name!r}: {kind!r}"
     if acts and not objective.declares("on_policy"):
         yield "expected an objective whose actions draw its batches to say on_policy = True or False, got neither"
     if acts is False and objective.on_policy:

@@ -51,12 +51,11 @@ class Heads(Composed):
         >>> from sklearn.datasets import load_iris
         >>> from weft import Learner
         >>> from weft.objectives import Classification, Regression
-        >>> from weft.sources import Arrays
-        >>> X, species = (torch.as_tensor(column) for column in load_iris(return_X_y=True))
-        >>> flowers = Arrays(X[:, :3], species_y=species, width_y=X[:, 3], classes={"species_y": 3}, batch_size=32)
+        >>> X, species = load_iris(return_X_y=True)
         >>> both = Heads({"species": Classification(hidden=(32,)), "width": Regression(hidden=(32,))})
-        >>> learner = Learner(both, epochs=80, random_state=0).fit(flowers)
-        >>> bool((learner.species_predict(X[:, :3]) == species.numpy()).mean() > 0.9)
+        >>> learner = Learner(both, epochs=80, batch_size=32, random_state=0)
+        >>> learner = learner.fit(X[:, :3], species_y=species, width_y=X[:, 3])
+        >>> bool((learner.species_predict(X[:, :3]) == species).mean() > 0.9)
         True
     """
 

@@ -374,8 +374,7 @@ class Gamma(_Logarithmic):
     def each(self, z: Tensor, y: Tensor) -> Tensor:
         y, a = y.to(z.dtype), self.shape
         constant = math.lgamma(a) - a * math.log(a)
-        losses = a * (z + y * (-z).exp()) - (a - 1.0) * y.log() + constant
-        return torch.where(y > 0, losses, math.inf)
+        return a * (z + y * (-z).exp()) - (a - 1.0) * y.log() + constant
 
     def marginal(self, z: Tensor) -> distributions.Distribution:
         return distributions.Gamma(torch.full_like(z, self.shape), self.shape * (-z).exp(), validate_args=False)
