@@ -100,6 +100,15 @@ def test_sides_of_one_length_are_not_shuffled_alike():
     assert int(same) < 15  # one in a permutation of 50, on average
 
 
+def test_a_side_goes_on_from_what_it_keeps():
+    source = Unpaired(Walk(), Arrays(B), batch_size=5)
+    state = begin(source)
+    for _, batch in zip(range(3), batches(source, state), strict=False):
+        assert torch.equal(state.source["a"]["kept"]["at"], batch["a_x"][-1])
+        assert source.report(state)["a_at"] == batch["a_x"][-1, 0]
+        state.step += 1
+
+
 def test_maps_of_both_sides_draw_apart():
     side = Mapped(Arrays(torch.zeros(20, 1)), lambda x: x + torch.randn(1))
     rows = read(Unpaired(side, side, batch_size=20), 1)
