@@ -115,6 +115,10 @@ def test_maps_of_both_sides_draw_apart():
     assert not torch.isclose(rows["a_x"], rows["b_x"]).any()
 
 
+def test_the_extent_is_that_of_the_side():
+    assert [arrays().extent(name) for name in ("a_x", "b_y")] == [(0.0, 49.0), (1000.0, 1012.0)]
+
+
 def test_one_pass_is_over_the_longer_side():
     source = arrays()
     for rows in (7, 50, 64):
@@ -159,6 +163,7 @@ def test_through_the_learner_replicas_and_resume_hold(replicas, tmp_path, monkey
         ({"b": Episodes((A, A, [0, 1] * 25))}, "plain rows for 'b', got Episodes"),
         ({"b": Arrays(A, weight=torch.ones(50))}, "no weights in 'b'"),
         ({"names": ("a", "a")}, "two names"),
+        ({"a": Arrays(None, b_x=A), "names": ("a", "a_b")}, "keep the fields of both apart"),
         ({"names": ("a", "b c")}, "two names"),
     ],
 )
