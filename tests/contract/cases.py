@@ -204,4 +204,5 @@ SOURCES = {
 def missing():
     """Names in the catalogue that have no case here: a new method must join the contract."""
     known = {"objectives": set(OBJECTIVES), "strategies": {n.partition(",")[0] for n in STRATEGIES}}
+    known["sources"] = {n.partition(",")[0] for n in SOURCES} | {"rollouts"}  # whose objective acts: tests/sources
     return {f: sorted({e.name for e in entries(f)} - names) for f, names in known.items()}

@@ -29,7 +29,7 @@ from weft.engine.distributed import agree, anywhere, start, world
 from weft.engine.engine import Engine
 from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Regression
-from weft.sources import Arrays, Episodes, Rollouts
+from weft.sources import Arrays, Episodes, Rollouts, batchwise
 from weft.strategies import (
     AGEM,
     EMA,
@@ -199,6 +199,11 @@ def play():
     return result(learner.fit(source))
 
 
+@batchwise
+def noisy(batch):
+    return {**batch, "x": batch["x"] + normal(batch["x"].shape, place="noise", dtype=torch.float64)}
+
+
 ATTACK = PGD(eps=0.1, steps=2, start="random")
 CASES = {
     "erm, dropout, odd batches": lambda: classify(environment=None, clip=0.3),
@@ -207,6 +212,8 @@ CASES = {
     "erm, validation, early stopping": lambda: classify(environment=None, epochs=6, validation=0.3, patience=1),
     "erm, draws of weights and time first": lambda: classify(environment=None, net=Odd),
     "mask, draws of weights and time first": lambda: classify(ANDMask(threshold=0.3), net=Odd),
+    "erm, augmented": lambda: classify(environment=None, augment=lambda row: row + torch.randn(4)),
+    "mask, augmented by the batch": lambda: classify(ANDMask(threshold=0.3), augment=noisy),
     "measured in one part": lambda: measured_in_parts(1),
     "measured in two parts": lambda: measured_in_parts(2),
     "measured in five parts": lambda: measured_in_parts(5),

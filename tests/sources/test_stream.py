@@ -74,14 +74,14 @@ def test_ambient_generators_are_left_as_they_were_and_make_no_difference(source)
     assert torch.equal(*found)
 
 
-def begin(source, seed=0):
-    state = State(objective=None, params={}, buffers={}, seeds=torch.tensor(seed))
+def begin(source, step=0):
+    state = State(objective=None, params={}, buffers={}, seeds=torch.tensor(0), step=step)
     state.source = begun(source, state)
     return state
 
 
-def read(source, steps):
-    state = begin(source)
+def read(source, steps, step=0):
+    state = begin(source, step)
     stream = batches(source, state)
     found = []
     for _ in range(steps):
@@ -167,6 +167,8 @@ def test_what_restarts_says_so_and_reads_in_another_order(tmp_path, monkeypatch)
         resumed = weft.load(tmp_path).resume(Stream(Shards(), batch_size=12))
     state = resumed.training_.runs[0].state
     assert int(state.source["begun"]) == 7
+    first, later = (read(Stream(Shards(), batch_size=12), 2, step) for step in (0, 7))
+    assert not torch.equal(first, later)
     assert resumed.n_steps_ == 12
 
 

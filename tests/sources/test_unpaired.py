@@ -100,10 +100,23 @@ def test_sides_of_one_length_are_not_shuffled_alike():
     assert int(same) < 15  # one in a permutation of 50, on average
 
 
+def test_a_side_goes_on_from_what_it_keeps():
+    source = Unpaired(Walk(), Arrays(B), batch_size=5)
+    state = begin(source)
+    for _, batch in zip(range(3), batches(source, state), strict=False):
+        assert torch.equal(state.source["a"]["kept"]["at"], batch["a_x"][-1])
+        assert source.report(state)["a_at"] == batch["a_x"][-1, 0]
+        state.step += 1
+
+
 def test_maps_of_both_sides_draw_apart():
     side = Mapped(Arrays(torch.zeros(20, 1)), lambda x: x + torch.randn(1))
     rows = read(Unpaired(side, side, batch_size=20), 1)
     assert not torch.isclose(rows["a_x"], rows["b_x"]).any()
+
+
+def test_the_extent_is_that_of_the_side():
+    assert [arrays().extent(name) for name in ("a_x", "b_y")] == [(0.0, 49.0), (1000.0, 1012.0)]
 
 
 def test_one_pass_is_over_the_longer_side():
@@ -150,6 +163,7 @@ def test_through_the_learner_replicas_and_resume_hold(replicas, tmp_path, monkey
         ({"b": Episodes((A, A, [0, 1] * 25))}, "plain rows for 'b', got Episodes"),
         ({"b": Arrays(A, weight=torch.ones(50))}, "no weights in 'b'"),
         ({"names": ("a", "a")}, "two names"),
+        ({"a": Arrays(None, b_x=A), "names": ("a", "a_b")}, "keep the fields of both apart"),
         ({"names": ("a", "b c")}, "two names"),
     ],
 )

@@ -84,6 +84,8 @@ class Unpaired(Source):
                     "one of both sides, and has one weight; leave it out"
                 )
         self.spec = {f"{name}_{n}": field for name, side in self.sides.items() for n, field in side.spec.items()}
+        if len(self.spec) < len(a.spec) + len(b.spec):
+            raise ValueError(f"expected names that keep the fields of both apart, got {names}; choose others")
         self.resumes = "exact" if a.resumes == b.resumes == "exact" else "restart"
         if a.size is not None and b.size is not None:
             self.size = max(a.size, b.size)
@@ -133,8 +135,9 @@ class Unpaired(Source):
 
     def extent(self, field: str) -> tuple[float, float] | None:
         """That of the side whose field it is."""
-        name = next(name for name in self.sides if field.startswith(f"{name}_"))
-        return self.sides[name].extent(field.removeprefix(f"{name}_"))
+        inner = {f"{name}_{n}": (side, n) for name, side in self.sides.items() for n in side.spec}
+        side, own = inner[field]
+        return side.extent(own)
 
     def contents(self) -> Batch:
         """What both sources' rows come from."""
