@@ -276,6 +276,7 @@ CASES = {
         weave(ANDMask(threshold=0.3), SAM(radius=0.1)), weighting="group", replicas=2
     ),
     "mass of examples": lambda: tokens(ANDMask(threshold=0.1, each="example")),
+    "ended by a callback": lambda: classify(environment=None, callbacks=[lambda record: record["epoch"] == 1]),
     "rollouts": play,
     "sharpness": lambda: classify(SAM(radius=0.2), environment=None),
     "sharpness under a mask": lambda: classify(weave(ANDMask(threshold=0.3), SAM(radius=0.2)), weight=WEIGHT),
