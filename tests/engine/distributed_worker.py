@@ -22,7 +22,7 @@ from torch import nn
 from weft import Classifier, Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.core.objective import Output, reduce
-from weft.core.random import normal
+from weft.core.random import normal, uniform
 from weft.core.strategy import Strategy
 from weft.data import FiniteMDP, sinusoids
 from weft.engine.distributed import agree, anywhere, start, world
@@ -169,6 +169,23 @@ class Carrying(Regression):
         return replace(output, losses=output.losses + (self.chains @ self.net.weight.T).mean().square())
 
 
+class Tokens(Regression):
+    """Rows that count by the tokens that are drawn, some of them nothing."""
+
+    provides = frozenset({"mass"})
+    likelihood = False
+
+    def forward(self, batch, player=""):
+        kept = (uniform(batch["x"].shape, place="kept", dtype=torch.float64) < 0.4).double()
+        gaps = (self.net(batch["x"]) - batch["x"]).square() * kept
+        return Output(gaps.sum(1) / kept.sum(1).clamp_min(1.0) + 0.0 * batch["y"], mass=kept.sum(1))
+
+
+def tokens(strategy=None, **settings):
+    learner = Learner(Tokens(lambda: nn.Linear(4, 1)), strategy=strategy, **{**COMMON, **settings})
+    return result(learner.fit(X, X[:, 0], environment=SITE, sample_weight=WEIGHT))
+
+
 class Odd(nn.Module):
     """Drops weights of as many outputs as there are rows, and has time first, with as many times."""
 
@@ -260,6 +277,13 @@ CASES = {
             X, X[:, 0], environment=SITE
         )
     ),
+    "mass": lambda: tokens(accumulate=2, validation=0.3),
+    "mass of groups": lambda: tokens(ANDMask(threshold=0.3)),
+    "mass of groups alike, replicas": lambda: tokens(
+        weave(ANDMask(threshold=0.3), SAM(radius=0.1)), weighting="group", replicas=2
+    ),
+    "mass of examples": lambda: tokens(ANDMask(threshold=0.1, each="example")),
+    "ended by a callback": lambda: classify(environment=None, callbacks=[lambda record: record["epoch"] == 1]),
     "rollouts": play,
     "sharpness": lambda: classify(SAM(radius=0.2), environment=None),
     "sharpness under a mask": lambda: classify(weave(ANDMask(threshold=0.3), SAM(radius=0.2)), weight=WEIGHT),

@@ -92,6 +92,11 @@ class Composed(Objective):
                     f"expected {type(self).__name__}'s {name} to be trained by descent, got {kind}, which is solved in "
                     "closed form and would know nothing of the loss around it"
                 )
+            if "mass" in part.provides and "mass" not in self.provides:
+                raise ValueError(
+                    f"expected rows that count alike in {type(self).__name__}'s {name}, got {kind}, whose rows have a "
+                    "mass of their own, which would be lost; take losses that are sums over a row, without a mass"
+                )
             if part.class_weight is not None and name != self.wraps:
                 raise ValueError(
                     f"expected no class_weight in {type(self).__name__}'s {name}, got {part.class_weight!r}: a row has "

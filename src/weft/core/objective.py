@@ -34,6 +34,7 @@ PROVIDED = {
     "features": "the features of each row before the head",
     "rescore": "the losses as a function of the logits",
     "distribution": "the distribution that the model predicts for each row",
+    "mass": "how much each row counts of itself",
 }
 """What an objective may provide beyond its losses, in words."""
 TARGETS = ("classes", "multilabel", "values", "counts", "amounts")
@@ -49,12 +50,14 @@ class Output:
         logits: the predictive distribution's parameters, where there is one.
         features: the representation before the head, where there is one.
         rescore: the losses as a function of the logits, where they are one; `rescore(logits)` gives `losses`.
-        weight: one weight per loss, where the batch has them; set by the engine.
+        weight: one weight per loss, where the batch has them, times its mass; set by the engine.
         buffers: the module's buffers after this forward (running statistics), set by the engine.
         distribution: `distribution()` gives the objective's, where it provides one; set by the engine.
         parts: the outputs of the parts, by name, of an objective built of several.
         left: a detached tree for each strategy that sees all groups and is to be handed it in `combine`; whoever wraps
             a loss keeps what is there: `replace(output, losses=...)`, and adds its own behind it.
+        mass: how much each row counts of itself (the tokens whose mean its loss is), where rows do not count alike:
+            shape `(n,)`, not negative, a function of the row and its draws and not of the parameters.
     """
 
     losses: Tensor
@@ -66,6 +69,7 @@ class Output:
     distribution: Callable[[], Any] | None = None
     parts: dict[str, Output] = field(default_factory=dict)
     left: tuple[dict[str, Tensor], ...] = ()
+    mass: Tensor | None = None
 
 
 def reduce(values: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -187,8 +191,8 @@ class Objective(Configured, nn.Module):
         solved: whether `solve` gives the parameters, so that there is no descent.
         carried: patterns of the names of buffers that go on from step to step (chains, slow copies) and are never
             averaged over groups or processes; others are statistics.
-        provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`), and `distribution` where
-            the method of that name tells what is predicted.
+        provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`, `mass`), and `distribution`
+            where the method of that name tells what is predicted.
         fields: what it reads of a batch, in the order of `fit`'s arguments; those after `x`, `y` and `environment` are
             given to `fit` by their names.
         kinds: what such a field holds, by name: one of `TARGETS`, `classes` being labels in any shape; `values` where
@@ -243,6 +247,13 @@ class Objective(Configured, nn.Module):
     def every(self, player: str) -> int:
         """A player moves at every so-many-th step."""
         return 1
+
+    def masses(self, batch: Batch) -> Tensor:
+        """How much each row counts of itself, where it provides that."""
+        mass = self(batch).mass
+        if mass is None:
+            raise ValueError(f"expected Output of {type(self).__name__} to hold 'mass', as provides says, got None")
+        return mass
 
     def project(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         """The parameters by name, those that live on a set (non-negative, of unit norm) put back on it.

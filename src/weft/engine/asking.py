@@ -137,6 +137,10 @@ def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) ->
             State(state.objective, params, buffers, key), "measure", part, key=key, rows=part["row"]
         )
         weight = part.get("weight")
+        if "mass" in state.objective.provides:
+            run = State(state.objective, params, buffers, key)
+            own: Tensor = call(run, "masses", part, key=key, rows=part["row"])
+            weight = own if weight is None else weight * own
         mass = weight.sum() if weight is not None else torch.ones_like(part["row"]).sum()
         weighed = {
             n: (v * mass if v.dim() == 0 else (v if weight is None else v * weight).sum()) for n, v in measures.items()

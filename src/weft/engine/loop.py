@@ -28,7 +28,19 @@ from weft.engine.replicas import fresh, gathered, reading, reported
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TOLD", "History", "Pause", "Plan", "Record", "begin", "progress_of", "recorded", "train", "training"]
+__all__ = [
+    "TOLD",
+    "History",
+    "Pause",
+    "Plan",
+    "Record",
+    "begin",
+    "progress_of",
+    "recorded",
+    "stop",
+    "train",
+    "training",
+]
 
 
 Record = dict[str, Any]
@@ -121,6 +133,15 @@ def begin(engine: Engine, state: State, plan: Plan) -> None:
     state.stopped = {k: state.stopped[k] for k in state.diverged}
     alive = [k not in state.stopped for k in range(state.replicas or 1)]
     state.active = torch.tensor(alive if state.replicas else alive[0], device=state.device)
+
+
+def stop(state: State, why: str) -> None:
+    """Ends what is still going, between two steps."""
+    for k, going in enumerate(state.active.reshape(-1).tolist()):
+        if going:
+            state.ended[k] = state.step
+            state.stopped[k] = f"{why} at step {state.step_of(k)}"
+    state.active.fill_(False)
 
 
 def train(engine: Engine, state: State, source: Source, plan: Plan, history: History | None = None) -> History:

@@ -74,7 +74,7 @@ class Learner(Taking, Answers):
         device: a PyTorch device; None takes CUDA where there is one.
         dtype: `float32`, `float64` or `bfloat16`.
         memory: bytes that passes over groups or examples, evaluations and answers may take, beside the data.
-        callbacks: functions called with each record of `history_`; they observe.
+        callbacks: functions called with each record of `history_`; one that returns True ends the run at hand.
         verbose: whether to show a progress bar.
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
 

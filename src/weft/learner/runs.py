@@ -26,10 +26,10 @@ from weft.core.trees import tree_map, tree_stack
 from weft.engine import verbs
 from weft.engine.answering import answers
 from weft.engine.build import build, seeded
-from weft.engine.distributed import Lost, world
+from weft.engine.distributed import Lost, anywhere, world
 from weft.engine.engine import Engine
 from weft.engine.fresh import estranged, staying
-from weft.engine.loop import Plan, Record, begin, training
+from weft.engine.loop import Plan, Record, begin, stop, training
 from weft.engine.progress import Bar
 from weft.engine.replicas import called, gathered
 from weft.engine.schedule import is_torch_scheduler
@@ -331,8 +331,8 @@ def train_all(
 ) -> None:
     """Runs the plan in every run, then consolidates the task.
 
-    The observers are called with each record, `keep` whenever state and phase are such that the training can go on
-    from them, with whether it must.
+    The observers are called with each record, and end the run at hand by returning True; `keep` is called whenever
+    state and phase are such that the training can go on from them, with whether it must.
     """
     first = world()[0] == 0
     said: set[str] = set()
@@ -353,8 +353,11 @@ def train_all(
         with Bar(plan, engine, shown=shown and first) as bar:
             learning = solving if engine.objective.solved else training
             for record in learning(engine, state, source, plan, phase.runs[i].records):
-                for observer in [*observers, bar.update] if first else ():
-                    observer(record)
+                told = [observer(record) for observer in observers] if first else []
+                if first:
+                    bar.update(record)
+                if anywhere(any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in told)):
+                    stop(state, "stopped by a callback")
                 keep(False)
         if state.step < state.origin + plan.steps and not state.diverged:
             known = Known(state.step, source.epoch, phase.task, phase.once, source.extent)

@@ -251,9 +251,7 @@ LEGAL: dict[str, Legal] = {
     "accumulate": Whole(1),
     "clip": Number(0, ends="()") | None,
     "weighting": Choice("example", "group"),
-    "validation": Number(0, 1, "()")
-    | Such("a pair (X, y), a data set, a source", _held_out)
-    | None,
+    "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
     "augment": Such("a function of a row, or one of a batch that is marked @batchwise", callable) | None,

@@ -15,6 +15,7 @@ from weft.core.objective import DENSITY, DRAWN, PROVIDED, TARGETS, Objective, Ou
 from weft.core.random import key_of
 from weft.core.source import Batch
 from weft.core.state import State
+from weft.core.strategy import Loss
 from weft.core.trees import Params
 from weft.engine.asking import call
 from weft.engine.gradients.loss import base_loss, carried
@@ -22,8 +23,8 @@ from weft.engine.moves import projected
 
 __all__ = ["lies"]
 
-_HELD = ("logits", "features", "rescore")
-_ENGINE = ("row", "weight", "group", "mask")  # fields that may be there whatever an objective reads
+_HELD = ("logits", "features", "rescore", "mass")
+_ENGINE = ("row", "weight", "group", "mask", "own_mass")  # fields that may be there whatever an objective reads
 
 
 def lies(
@@ -57,6 +58,7 @@ def lies(
         yield "expected an objective whose actions draw its batches to say on_policy = True or False, got neither"
     if acts is False and objective.on_policy:
         yield "expected a source that acts, as on_policy = True says, got one whose rows are given"
+    yield from _weighs(losses, params, batch, outputs)
     yield from _put_back(objective, params)
     yield from _carries(objective, params, buffers, batch)
     for name in objective.capabilities():
@@ -77,6 +79,18 @@ def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch
         if objective.shown(name):
             seen = objective.view(name, batch)
             yield from (f"its part {name!r}: {lie}" for lie in lies(part, own, kept, seen))
+
+
+def _weighs(losses: dict[str, Loss], params: Params, batch: Batch, outputs: dict[str, Output]) -> Iterator[str]:
+    """A mass is not negative, and is the same at other parameters."""
+    for player, output in outputs.items():
+        if output.mass is None:
+            continue
+        if not bool((output.mass >= 0).all()) or not bool((output.mass > 0).any()):
+            yield "expected a mass >= 0 for every row, and more for some, got another"
+        other = losses[player]({name: 1.1 * p + 0.01 for name, p in params.items()}, batch).mass
+        if other is None or not torch.equal(other, output.mass) or output.mass.requires_grad:
+            yield "expected a mass that depends on the row and its draws alone, got one that depends on the parameters"
 
 
 def _put_back(objective: Objective, params: Params) -> Iterator[str]:

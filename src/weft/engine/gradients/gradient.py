@@ -13,11 +13,11 @@ from weft.core.objective import reduce
 from weft.core.random import keyed
 from weft.core.source import Batch, rows_of
 from weft.core.strategy import Loss, OwnLoss, Strategy, StrategyState
-from weft.core.trees import Params, tree_map
+from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine import verbs
-from weft.engine.distributed import gather, largest, mean, refuse_moving
+from weft.engine.distributed import gather, largest, mean, refuse_moving, world
 from weft.engine.gradients.groups import by_groups
-from weft.engine.gradients.loss import Parts, Place, Slope, base_loss, shares
+from weft.engine.gradients.loss import Parts, Place, Slope, base_loss, massed, shares
 from weft.engine.gradients.pooled import mean_loss, pooled, side_by_side, weighed
 from weft.engine.gradients.route import Route, in_groups
 from weft.engine.vectorize import Mapper
@@ -127,6 +127,8 @@ def own_loss(route: Route, at: Place, batch: Batch, strategy: Strategy) -> OwnLo
     """The objective's own mean loss, of the whole batch or of other rows, as strategies are given it."""
     base = base_loss(route.objective, at.others, at.buffers, at.key, route.player)
     seen = batch.get("query", batch)
+    if strategy.sight.grouped or route.pieces > 1:
+        seen = massed(route.objective, route.player, at, seen, route.pieces)
     if strategy.sight.grouped:
         seen = weighed(seen, route.weighting, next(iter(at.params.values())).dtype)
 
@@ -189,6 +191,10 @@ def _parts(
     def wrapped(buffers: Params) -> Loss:
         return verbs.wrap(strategy, base_loss(route.objective, at.others, buffers, at.key, route.player), state)
 
+    alone = strategy.sees == "rows" and route.pieces == 1 and world()[1] == 1  # then the one forward tells
+    if not alone:
+        chunks = 1 if strategy.sees == "rows" else -(-len(next(tree_leaves(batch))) // route.chunk)
+        batch = massed(route.objective, route.player, at, batch, max(route.pieces, chunks))
     with keyed(at.key):
         if strategy.sees == "rows":
             return pooled(route, wrapped, at.params, at.buffers, batch)

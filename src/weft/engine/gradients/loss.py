@@ -32,6 +32,7 @@ __all__ = [
     "counted",
     "differentiate",
     "mass_of",
+    "massed",
     "masses",
     "shares",
 ]
@@ -88,13 +89,56 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
         with keyed(key, rows), serving(objective, aside, args, rows, player), holding(objective, held, fresh):
             output = objective(*args)
         output.buffers = fresh
-        output.weight = batch.get("weight")
+        output.weight = _weight(objective, output, batch)
         if "distribution" in objective.provides:
             # of a copy: an output that holds itself would keep the whole graph until Python looks for cycles
             output.distribution = partial(_told, objective, held, fresh, copy(output))
         return output
 
     return loss
+
+
+def _weight(objective: Objective, output: Output, batch: Batch) -> Tensor | None:
+    """How much each loss counts: by the batch's weights, and by a mass of its own."""
+    weight, mass = batch.get("weight"), output.mass
+    if (mass is not None) != ("mass" in objective.provides):
+        said, got = ("no", "one") if mass is not None else ("a", "None")
+        raise ValueError(
+            f"expected {said} mass in Output of {type(objective).__name__}, as its provides says, got {got}; "
+            "name 'mass' in provides where rows count by a mass of their own, and give it always"
+        )
+    if mass is None:
+        return weight
+    if mass.shape != output.losses.shape:
+        raise ValueError(
+            f"expected a mass for each loss of {type(objective).__name__}, {tuple(output.losses.shape)}, got "
+            f"{tuple(mass.shape)}"
+        )
+    mass = mass.detach().to(torch.promote_types(output.losses.dtype, torch.float32))
+    return mass if weight is None else weight.to(mass.dtype) * mass
+
+
+OWN = "own_mass"
+"""The field that tells how much rows count of themselves, before the forward that is differentiated."""
+
+
+def massed(objective: Objective, player: str, at: Place, batch: Batch, pieces: int = 1) -> Batch:
+    """The batch with the field `own_mass`, by a forward of its own, where an objective's rows have one."""
+    if "mass" not in objective.provides:
+        return batch
+    if "query" in batch:
+        return {**batch, "query": massed(objective, player, at, batch["query"], pieces)}
+    if OWN in batch:
+        return batch
+    lead = batch["row"].shape
+    rows = batch if len(lead) == 1 else tree_map(partial(torch.flatten, start_dim=0, end_dim=1), batch)
+    loss = base_loss(objective, at.others, at.buffers, at.key, player)
+    bare = {name: value for name, value in rows.items() if name != "weight"}
+    found, size = [], -(-rows_of(bare) // pieces)
+    with torch.no_grad():
+        for start in range(0, rows_of(bare), size):
+            found.append(loss(at.params, tree_map(itemgetter(slice(start, start + size)), bare)).weight)
+    return {**batch, OWN: torch.cat(found).reshape(lead)}  # type: ignore[arg-type]  # there is one
 
 
 def carried(objective: Objective) -> frozenset[str]:
@@ -133,12 +177,17 @@ def differentiate(
 # --- how much it counts -----------------------------------------------------------------------------
 
 
+def _counting(rows: Batch) -> Tensor | None:
+    """How much each row counts, where they do not count alike."""
+    weight, own = rows.get("weight"), rows.get(OWN)
+    return weight if own is None else own if weight is None else weight.to(own.dtype) * own
+
+
 def mass_of(batch: Batch) -> Tensor | int:
     """The sum of a batch's weights, or its number of rows."""
     part = batch.get("query", batch)
-    if "weight" not in part:
-        return rows_of(part)
-    return part["weight"].sum(dtype=torch.promote_types(part["weight"].dtype, torch.float32))
+    weight = _counting(part)
+    return rows_of(part) if weight is None else weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
 
 
 def masses(batch: Batch, dtype: torch.dtype) -> Tensor:
@@ -146,8 +195,9 @@ def masses(batch: Batch, dtype: torch.dtype) -> Tensor:
     dtype = torch.promote_types(dtype, torch.float32)
     part = batch.get("query", batch)
     rows = part["row"]
-    if "weight" in part:
-        return part["weight"].sum(1, dtype=dtype)
+    weight = _counting(part)
+    if weight is not None:
+        return weight.sum(1, dtype=dtype)
     return torch.full_like(rows[:, 0], rows.shape[1], dtype=dtype)
 
 

@@ -94,6 +94,11 @@ class Passes:
 
         `settle` is called when all are visited, before sums are made over the processes.
         """
+        if "mass" in self.objective.provides:
+            raise ValueError(
+                f"expected rows that count alike for sums over the examples' gradients (Fisher information), got "
+                f"{type(self.objective).__name__}, whose rows have a mass of their own; take a strategy without them"
+            )
         examples = 0.0
         training = self.objective.training
         self.objective.eval()
