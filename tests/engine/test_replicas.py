@@ -105,6 +105,20 @@ def test_rates_that_steps_do_not_go_with_are_not_stacked(algorithm):
         assert_same_run(many.replica(k), single)
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("batch_size", [8, 32]),
+        ("epochs", [1, 2]),
+        ("class_weight", [None, "balanced"]),
+        ("dtype", ["float32", "float64"]),
+    ],
+)
+def test_what_replicas_share_cannot_be_swept(name, values):
+    with pytest.raises(ValueError, match=f"got '{name}': they share the rows"):
+        Classifier(replicas={name: values}, random_state=0).fit(X, Y)
+
+
 def test_a_diverged_replica_is_frozen_and_the_others_go_on():
     x, y = X, X @ np.array([1.0, -1.0, 2.0, 0.5])
     settings = {**COMMON, "epochs": 15, "random_state": 0}

@@ -166,6 +166,12 @@ def as_seed(random_state: Any) -> int:
     return distributed.agree(int(check_random_state(random_state).randint(2**31)))
 
 
+_SHARED = {
+    *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "folder", "memory"),
+    *("objective__class_weight", "patience", "replicas", "steps", "validation", "verbose", "warm_start"),
+}
+
+
 def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
     """What distinguishes each replica: parameter values by name."""
     if replicas is None:
@@ -178,6 +184,11 @@ def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
             )
         return [{"random_state": seed + k} for k in range(int(replicas))]
     for name, values in replicas.items():
+        if name in _SHARED:
+            raise ValueError(
+                f"expected replicas to differ in what each has of its own, got {name!r}: they share the rows, the plan "
+                "and the machine, so that all would have the first one's; train a learner for each value"
+            )
         listed = isinstance(values, Sequence | np.ndarray | Tensor) and not isinstance(values, str | bytes)
         if not listed or getattr(values, "ndim", 1) == 0:
             raise TypeError(f"expected a list of values for {name!r} in replicas, got {values!r}")
