@@ -232,6 +232,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_other_fields_are_refused(tas
         weft.load(tmp_path / "run", **again).resume(X, Y, **{**GIVEN, "dose": DOSE + 1}, **more)
     with pytest.raises(ValueError, match="got other group_of"):
         weft.load(tmp_path / "run", **again).resume(X, Y, **{**GIVEN, "group_of": KIND[::-1]}, **more)
+    if tasks:  # a task that was learned already counts too
+        with pytest.raises(ValueError, match="got other dose of all tasks"):
+            weft.load(tmp_path / "run", **again).resume(X, Y, dose=DOSE + (SITE == 0), group_of=KIND, **more)
     with pytest.raises(ValueError, match="rows with 'dose'"):
         weft.load(tmp_path / "run", **again).resume(X, Y, group_of=KIND)
     resumed = weft.load(tmp_path / "run", **again).resume(X, Y, **GIVEN, **more)
