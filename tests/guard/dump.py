@@ -234,7 +234,7 @@ class Cases:
         yield "frozen parts", self.learner(Classification(hidden=(12,)), epochs=2, optimizer=frozen).fit(X, LABEL)
         source = Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), environment=SITE, grouped=True, classes=2)
         yield "a source", self.learner(net, steps=5, strategy=VREx(strength=1.0), replicas=2).fit(source)
-        odd = self.learner(Classification(hidden=(12,)), epochs=2, replicas={"batch_size": [10, 20]})
+        odd = self.learner(Classification(hidden=(12,)), epochs=2, replicas={"clip": [0.1, 1.0]})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield "replicas one after another", odd.fit(X, LABEL)

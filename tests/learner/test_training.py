@@ -108,8 +108,8 @@ def test_a_fit_that_is_refused_leaves_what_was_learned():
 
 
 def test_swept_values_out_of_range_are_refused_before_training():
-    with pytest.raises(ValueError, match="dtype to be one of"):
-        Classifier(replicas={"dtype": ["float32", "float31"]}, random_state=0).fit(X, Y)
+    with pytest.raises(ValueError, match="weighting to be one of"):
+        Classifier(replicas={"weighting": ["example", "examples"]}, random_state=0).fit(X, Y)
 
 
 @pytest.mark.parametrize("sites", [["north", "south"], [3, 7]])

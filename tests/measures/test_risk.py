@@ -47,7 +47,7 @@ def test_each_replica_by_itself():
         np.testing.assert_allclose(risk.values[k], one.values, rtol=1e-5)
         assert risk.worst[k] == pytest.approx(one.worst, rel=1e-5)
         assert risk.worst_environment[k] == one.worst_environment
-    apart = Classifier(steps=20, random_state=0, replicas={"batch_size": [32, 64]})
+    apart = Classifier(steps=20, random_state=0, replicas={"hidden": [(4,), (8,)]})
     with pytest.warns(VectorizationWarning, match="one after another"):
         apart.fit(X, Y)
     assert environment_risk(apart, X, Y, environment=SITE).values.shape == (2, 3)

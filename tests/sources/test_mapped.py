@@ -259,5 +259,5 @@ def test_what_does_not_fit_is_refused(function, message):
 def test_settings_that_would_be_ignored_are_refused():
     with pytest.raises(ValueError, match="expected no augment for LeastSquares"):
         Learner(LeastSquares(), augment=jittered).fit(X.numpy(), Y.numpy())
-    with pytest.raises(ValueError, match="one augment for all replicas"):
+    with pytest.raises(ValueError, match="got 'augment': they share the rows"):
         learner(None, replicas={"augment": [jittered, noisy]}).fit(X.numpy(), Y.numpy())

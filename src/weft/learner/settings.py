@@ -295,10 +295,6 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
             f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "
             f"{told(learner.augment)}; leave it out"
         )
-    if isinstance(learner.replicas, dict) and "augment" in learner.replicas:
-        raise ValueError(
-            "expected one augment for all replicas, which read the same rows, got a list of them; fit each"
-        )
     if learner.epochs is not None and learner.steps is not None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
 
