@@ -279,7 +279,7 @@ WAYS = {
         lambda: fitted(optimizer="sgd", replicas={"optimizer__momentum": [0.9, 5]}),
         "Optimizer's momentum .* got 5",
     ),
-    "a swept learner": (lambda: fitted(replicas={"batch_size": [4, b"4"]}), "Regressor's batch_size .* got b'4'"),
+    "a swept learner": (lambda: fitted(replicas={"accumulate": [4, b"4"]}), "Regressor's accumulate .* got b'4'"),
     "a swept seed": (lambda: fitted(replicas={"random_state": [1, -1]}), "Regressor's random_state .* got -1"),
     "the same seed twice": (
         lambda: fitted(replicas={"random_state": [1, 2, 1]}),
