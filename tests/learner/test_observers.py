@@ -138,7 +138,7 @@ def test_another_training_is_another_run(tmp_path):
 
 
 def test_replicas_one_after_another_are_runs(tmp_path):
-    sweep = {"batch_size": [10, 20]}
+    sweep = {"clip": [0.1, 1.0]}
     with TensorBoard(tmp_path) as observer, pytest.warns(VectorizationWarning):
         clf = Classifier(callbacks=[observer], replicas=sweep, **{**SMALL, "batch_size": 20}).fit(X, Y)
     second = [v for _, v in curves(tmp_path / "run-2")["loss"]]
