@@ -246,3 +246,28 @@ def test_fields_pass_through_a_strategy_of_tasks():
     likely = Heads({"kind": Classification(hidden=(8,)), "value": Regression(hidden=(8,))})
     told = learner(likely, strategy=EWC(strength=1.0)).fit(X, kind_y=KIND, value_y=Y, task=SITE)
     assert told.tasks_ == ["0", "1", "2"]
+
+
+class Told(Objective):
+    """Learns a level for each `kind`; says the level of the kind that is asked about."""
+
+    fields = ("x", "kind")
+    kinds = {"kind": "classes"}  # noqa: RUF012 (a trait, as an objective declares it)
+
+    def build(self, spec):
+        self.level = nn.Parameter(torch.arange(3.0))
+
+    def forward(self, batch, player=""):
+        return Output((self.level[batch["kind"]] - batch["x"][:, 0]).square())
+
+    @capability()
+    def leveled(self, x, kind):
+        return kind.to(x.dtype) + 0 * x[:, 0]
+
+
+def test_labels_of_a_field_that_is_asked_with_are_numbered_as_in_training():
+    X, kind = np.zeros((6, 2)), np.array(["c", "a", "b"] * 2)
+    learner = Learner(Told(), steps=1, random_state=0).fit(X, kind=kind)
+    np.testing.assert_array_equal(learner.leveled(X[:3], kind=["b", "c", "a"]), [1, 2, 0])
+    with pytest.raises(ValueError, match=r"labels among \['a', 'b', 'c'\] in kind, got also \['d'\]"):
+        learner.leveled(X[:1], kind=["d"])
