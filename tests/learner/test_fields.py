@@ -252,7 +252,7 @@ class Told(Objective):
     """Learns a level for each `kind`; says the level of the kind that is asked about."""
 
     fields = ("x", "kind")
-    kinds = {"kind": "classes"}  # noqa: RUF012 (a trait, as an objective declares it)
+    kinds = {"kind": "classes"}
 
     def build(self, spec):
         self.level = nn.Parameter(torch.arange(3.0))
