@@ -59,13 +59,14 @@ format: setup  ## put the style right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# torch's own metadata pins the CUDA libraries it was built with, and a CPU build needs none.
+# torch's own metadata pins the CUDA libraries it was built with. `===` takes PyPI's build and no other of that version:
+# torchvision's wheel is built against that one.
 lock: setup  ## requirements.lock anew
 	echo "torch==$(TORCH)" > $(VENV)/constraints.txt
 	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint $(VENV)/constraints.txt --upgrade --quiet \
 		--python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --output-file $(VENV)/lock.txt
-	{ echo "# Pinned for Python 3.11 on Linux by \`make lock\`; torch brings the CUDA libraries it needs, if any."; \
-		awk '/^[a-z]/ { skip = /^(nvidia|cuda|triton)/ } !skip' $(VENV)/lock.txt; } > requirements.lock
+	{ echo "# Pinned for Python 3.11 on Linux by \`make lock\`; torch brings the CUDA libraries it needs."; \
+		awk '/^[a-z]/ { skip = /^(nvidia|cuda|triton)/ } !skip' $(VENV)/lock.txt | sed 's/^torch==/torch===/'; } > requirements.lock
 
 # What moves and names must not compute anything else: the same trainings by the code of BASE and by this one.
 BASE ?= HEAD
