@@ -217,3 +217,25 @@ def test_one_kernel_draws_what_the_plain_operations_draw(shape, monkeypatch):
     assert torch.equal(host[0], kernel[0])
     assert torch.equal(plain[2], kernel[2])
     torch.testing.assert_close(host[1], kernel[1], rtol=1e-5, atol=1e-6)
+
+
+def test_convolutions_are_laid_out_for_the_device_and_compute_the_same():
+    images, labels = rng.normal(size=(64, 3, 8, 8)), np.arange(64) % 2
+
+    def fit(device, **settings):
+        conv = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.Flatten())
+        whole = nn.Sequential(conv, nn.Linear(144, 2))
+        settings = {"epochs": 6, "batch_size": 16, "dtype": "float64", "random_state": 0, "device": device, **settings}
+        return Classifier(whole, **settings).fit(images, labels)
+
+    there, here = fit("cuda"), fit("cpu")
+    np.testing.assert_allclose(there.predict_proba(images), here.predict_proba(images), atol=1e-9)
+    weight = there.training_.runs[0].state.params["net.0.0.weight"]
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+    low = fit("cuda", dtype="float32", precision="bf16")
+    plain = fit("cuda", dtype="float32")
+    assert np.abs(low.predict_proba(images) - plain.predict_proba(images)).max() < 0.1
+    assert not np.array_equal(low.predict_proba(images), plain.predict_proba(images))
+    both = fit("cuda", dtype="float32", precision="bf16", replicas=2)
+    assert np.abs(both.replica(0).predict_proba(images) - low.predict_proba(images)).max() < 0.1

@@ -23,7 +23,8 @@ from weft.engine.gradients.gradient import conclude, gradient, local, pool, shar
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
 from weft.engine.gradients.squares import MOST
-from weft.engine.moves import clipped, norm, projected, updated
+from weft.engine.moves import alike, clipped, norm, projected, updated
+from weft.engine.precision import lay_out
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
@@ -58,6 +59,7 @@ class Engine:
         swept: hyperparameters that differ between replicas, by name, each a tensor over replicas:
             the strategy's own by their names, and `lr`.
         replicas: how many, or None for a single run.
+        lowered: a dtype for the layers to compute in, lower than the parameters'; None for theirs.
     """
 
     call = staticmethod(call)
@@ -82,7 +84,9 @@ class Engine:
         capture: bool = True,
         swept: dict[str, Tensor] | None = None,
         replicas: int | None = None,
+        lowered: torch.dtype | None = None,
     ) -> None:
+        objective.lowered = lowered
         self.objective, self.strategy, self.optimizers = objective, strategy, optimizers
         self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
         self.replicas, self.capture = replicas, capture
@@ -151,6 +155,7 @@ class Engine:
     def prepare(self, state: State) -> None:
         """Fresh optimizers and schedules over the state's parameters."""
         state.act = self.call
+        lay_out(state)
         for player in self.players:
             params = {n: state.params[n] for n in self.names[player]}
             # Replicas with rates of their own: a step at rate 1, as precise as it can be, is scaled for each of them.
@@ -364,7 +369,7 @@ class Engine:
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         rate = optimizer.param_groups[0]["lr"]
         for name, g in gradient.items():
-            state.params[name].grad = g
+            state.params[name].grad = alike(g, state.params[name])
         optimizer.step()
         for name in gradient:
             state.params[name].grad = None

@@ -21,7 +21,12 @@ from weft.engine.gradients.loss import Place
 from weft.engine.gradients.route import Route
 from weft.engine.replicas import broadcast, mapped
 
-__all__ = ["clipped", "norm", "projected", "updated"]
+__all__ = ["alike", "clipped", "norm", "projected", "updated"]
+
+
+def alike(gradient: Tensor, param: Tensor) -> Tensor:
+    """The gradient laid out in memory as the parameter, as fused optimizers ask."""
+    return gradient if gradient.stride() == param.stride() else torch.empty_like(param).copy_(gradient)
 
 
 def norm(replicas: int | None, gradient: Params) -> Tensor:

@@ -73,6 +73,8 @@ class Learner(Taking, Answers):
         random_state: the seed; None takes one from NumPy's global state, as scikit-learn does.
         device: a PyTorch device; None takes CUDA where there is one.
         dtype: `float32`, `float64` or `bfloat16`.
+        precision: `bf16` lets matrix products and convolutions compute in bfloat16 over float32 parameters, with losses
+            and statistics in float32; None computes in `dtype`.
         memory: bytes that passes over groups or examples, evaluations and answers may take, beside the data.
         callbacks: functions called with each record of `history_`; one that returns True ends the run at hand.
         verbose: whether to show a progress bar.
@@ -122,6 +124,7 @@ class Learner(Taking, Answers):
         random_state: Any = None,
         device: Any = None,
         dtype: str = "float32",
+        precision: str | None = None,
         memory: int = 2**30,
         callbacks: Sequence[Callable[[dict[str, Any]], Any]] = (),
         verbose: bool = False,
@@ -146,6 +149,7 @@ class Learner(Taking, Answers):
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
+        self.precision = precision
         self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose

@@ -195,6 +195,7 @@ def make_engine(
         schedule=settings.schedule,
         swept=swept,
         replicas=replicas,
+        lowered=settings.lowered,
     )
 
 

@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+PRECISIONS = {None: None, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Settings:
     init: Init
     device: torch.device
     dtype: torch.dtype
+    lowered: torch.dtype | None
     memory: int
 
     @classmethod
@@ -91,6 +93,7 @@ class Settings:
             strategy=as_strategy(learner.strategy),
             device=as_device(learner.device),
             dtype=DTYPES[learner.dtype],
+            lowered=PRECISIONS[learner.precision],
             **{name: getattr(learner, name) for name in same},
         )
 
@@ -168,7 +171,7 @@ def as_seed(random_state: Any) -> int:
 
 _SHARED = {
     *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "folder", "memory"),
-    *("objective__class_weight", "patience", "replicas", "steps", "validation", "verbose", "warm_start"),
+    *("objective__class_weight", "patience", "precision", "replicas", "steps", "validation", "verbose", "warm_start"),
 }
 
 
@@ -271,6 +274,7 @@ LEGAL: dict[str, Legal] = {
     "random_state": Whole(0, 2**63 - 1) | Such("a RandomState", lambda given: isinstance(given, RandomState)) | None,
     "device": Such("a device such as 'cpu' or 'cuda:0'", lambda given: isinstance(given, str | torch.device)) | None,
     "dtype": Choice(*DTYPES),
+    "precision": Choice("bf16") | None,
     "memory": Whole(1, 2**50),
     "callbacks": Several("a list of functions of a record", Such("a function", callable)),
     "verbose": Flag(),
@@ -290,6 +294,11 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
+    if learner.precision is not None and learner.dtype != "float32":
+        raise ValueError(
+            f"expected dtype='float32' beside precision={learner.precision!r}, whose parameters are float32 while the "
+            f"layers compute in bfloat16, got {learner.dtype!r}; leave one out"
+        )
     if learner.augment is not None and objective.solved:
         raise ValueError(
             f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "
