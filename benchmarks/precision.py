@@ -1,6 +1,6 @@
 """On a GPU: ResNet-18 in float32 and with `precision="bf16"` beside bare loops, and replicas of a small convnet.
 
-    python benchmarks/precision.py [--out FILE]
+    python benchmarks/precision.py [--compiled] [--out FILE]
 
 Rows are random: 20,000 x 3 x 32 x 32, batches of 256, Adam. The bare loops are plain PyTorch on the same rows, already
 on the device: eager, compiled, and recorded as a CUDA graph, each in float32 and with autocast to bfloat16, channels
@@ -14,6 +14,8 @@ import argparse
 import json
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -135,23 +137,42 @@ def replicas() -> dict[str, float]:
     return milliseconds(steps)
 
 
+def contestants(compiled: bool) -> dict[str, Callable[[], dict[str, float]]]:
+    """What is measured, by name; each in a process of its own, so that no one's graphs and kernels are another's."""
+    named: dict[str, Callable[[], dict[str, float]]] = {"replicas": replicas}
+    for low, dtype in ((False, "float32"), (True, "bf16")):
+        named[f"weft, {dtype}"] = lambda low=low: {"": seconds(weft(low=low))}
+        for way in ("eager", "recorded", "compiled") if compiled else ("eager", "recorded"):
+            for last in (False, True):
+                name = f"bare, {way}, {dtype}{', channels last' if last else ''}"
+                named[name] = lambda way=way, low=low, last=last: {"": seconds(bare(way, low=low, last=last))}
+    return named
+
+
+def measured(name: str) -> dict[str, float]:
+    """One contestant's figures, from a process of its own."""
+    ran = subprocess.run([sys.executable, __file__, "--only", name], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{name}: {ran.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    print(name, found, flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results" / "precision.json")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile's loops too, half a minute each")
+    parser.add_argument("--only")
     given = parser.parse_args()
-    torch.backends.cudnn.benchmark = True  # for the bare loops; weft's recorded steps do the same by themselves
-    epochs: dict[str, float] = {}
-    for low, dtype in ((False, "float32"), (True, "bf16")):
-        for way in ("eager", "compiled", "recorded"):
-            for last in (True,) if way == "compiled" else (False, True):
-                name = f"bare, {way}, {dtype}{', channels last' if last else ''}"
-                epochs[name] = seconds(bare(way, low=low, last=last))
-                print(f"{name}: {epochs[name]:.3f} s", flush=True)
-        epochs[f"weft, {dtype}"] = seconds(weft(low=low))
-        print(f"weft, {dtype}: {epochs[f'weft, {dtype}']:.3f} s", flush=True)
+    if given.only:
+        torch.backends.cudnn.benchmark = True  # for the bare loops; weft's recorded steps do the same by themselves
+        print(json.dumps(contestants(True)[given.only]()))
+        return
+    steps = measured("replicas")
+    epochs = {name: measured(name)[""] for name in contestants(given.compiled) if name != "replicas"}
     best = {d: min(v for n, v in epochs.items() if n.startswith("bare") and d in n) for d in ("float32", "bf16")}
     ratios = {f"weft / best bare, {d}": epochs[f"weft, {d}"] / best[d] for d in best}
-    steps = replicas()
     ratios |= {f"{REPLICAS} replicas / one, {d}": steps[f"{REPLICAS}, {d}"] / steps[f"1, {d}"] for d in best}
     table = Table("", "", title=torch.cuda.get_device_name())
     for name, value in {**epochs, **steps, **ratios}.items():

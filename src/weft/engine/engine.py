@@ -23,7 +23,7 @@ from weft.engine.gradients.gradient import conclude, gradient, local, pool, shar
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
 from weft.engine.gradients.squares import MOST
-from weft.engine.moves import alike, clipped, norm, projected, updated
+from weft.engine.moves import alike, clipped, gate, gated, norm, projected, ungate, updated
 from weft.engine.precision import lay_out
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
@@ -365,7 +365,11 @@ class Engine:
         optimizer = state.optimizers[player]
         if factor is None and not self.schedulers:
             self.set_rates(state, player, self.factor(state))
-        amend = frozen or self.strategy.does("update") or self.rates is not None
+        amend = self.strategy.does("update") or self.rates is not None
+        if frozen and not amend:
+            amend = self.replicas is not None or factor is None or not gated(optimizer)
+            if not amend and factor is not None:
+                gate(optimizer, [factor * rate for rate in self._rates[player]], state.active)
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         rate = optimizer.param_groups[0]["lr"]
         for name, g in gradient.items():
@@ -373,6 +377,7 @@ class Engine:
         optimizer.step()
         for name in gradient:
             state.params[name].grad = None
+        ungate(optimizer)
         if player in self.schedulers:
             self.schedulers[player].step()
         if not amend:
