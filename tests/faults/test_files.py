@@ -185,8 +185,8 @@ def test_a_truncated_file(tmp_path):
 def test_another_version(tmp_path):
     kept(tmp_path / "run")
     text = (tmp_path / "run" / "state.json").read_text()
-    reseal(tmp_path / "run", state_json=text.replace('"format": 3', '"format": 7').encode())
-    with pytest.raises(ValueError, match=r"format 3 .* got format 7, which another version"):
+    reseal(tmp_path / "run", state_json=text.replace('"format": 4', '"format": 7').encode())
+    with pytest.raises(ValueError, match=r"format 4 .* got format 7, which another version"):
         weft.load(tmp_path / "run")
     path = tmp_path / "run" / "manifest.json"
     path.write_text(sealed({**unsealed(path), "format": 7}))

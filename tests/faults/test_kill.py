@@ -25,14 +25,18 @@ def attempts(scenario, folder, moments):
     return results
 
 
-@pytest.mark.parametrize("scenario", ["tasks", "game", "replicas", "stopped", "one_by_one", "rollouts", "solved"])
+@pytest.mark.parametrize(
+    "scenario", ["tasks", "game", "replicas", "stopped", "one_by_one", "rollouts", "solved", "memory"]
+)
 def test_named_points(scenario, tmp_path):
     results = attempts(scenario, tmp_path, 0)
     assert len(results) >= 7
     assert all(r["killed"] for r in results), "each of these points is passed"
 
 
-@pytest.mark.parametrize(("scenario", "moments"), [("tasks", 8), ("game", 4), ("replicas", 4), ("rollouts", 4)])
+@pytest.mark.parametrize(
+    ("scenario", "moments"), [("tasks", 8), ("game", 4), ("replicas", 4), ("rollouts", 4), ("memory", 4)]
+)
 def test_random_moments(scenario, moments, tmp_path):
     results = attempts(scenario, tmp_path, moments)
     assert len(results) == moments

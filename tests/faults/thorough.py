@@ -10,7 +10,7 @@ from .test_fuzz import runs  # noqa: F401 (a fixture)
 from .test_kill import attempts
 
 # Kills at named points (0), or at so many moments by chance.
-KILLS = [("tasks", 10), ("game", 8), ("replicas", 8), ("one_by_one", 8), ("rollouts", 8)]
+KILLS = [("tasks", 10), ("game", 8), ("replicas", 8), ("one_by_one", 8), ("rollouts", 8), ("memory", 12)]
 KILLS += [("stopped", 0), ("stopped", 12), ("solved", 0), ("solved", 6), ("compare", 0), ("compare", 8)]
 POINTS = {"stopped": 10, "solved": 7, "compare": 7}
 

@@ -21,12 +21,13 @@ import torch._dynamo  # torch.optim imports it when first used: here, once, befo
 import weft
 import weft.learner.folder
 from weft import Classifier, Learner, Optimizer, weave
-from weft.core import files, manifest
+from weft.core import Field, Source, files, manifest
+from weft.core.random import fold, gauss
 from weft.data import FiniteMDP, ring
 from weft.engine import checkpoint
 from weft.engine.engine import Engine
 from weft.nets import MLP
-from weft.objectives import GAN, REINFORCE, LeastSquares
+from weft.objectives import GAN, REINFORCE, Classification, LeastSquares
 from weft.sources import Rollouts
 from weft.strategies import EWC, ANDMask
 
@@ -86,11 +87,37 @@ def solved(folder):
     return learner.set_params(folder=folder), {"X": X, "y": X[:, 0] * X[:, 1], "task": MONTH}
 
 
-SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts, stopped, solved)}
+class Replay(Source):
+    """Keeps the rows of the last steps, more than a checkpoint would like to write anew, and learns from some."""
+
+    spec = {"x": Field((64,), torch.float32), "y": Field((), torch.int64, 2)}
+
+    def init(self, state):
+        return {"x": torch.zeros(6000, 64), "y": torch.zeros(6000, dtype=torch.int64), "seen": torch.tensor(0)}
+
+    def batches(self, state):
+        while True:
+            kept, seen = state.source, int(state.source["seen"])
+            new = gauss(fold(state.key("new"), torch.arange(64)), (64,))
+            place = (97 * seen + torch.arange(64)) % 6000
+            kept["x"][place], kept["y"][place] = new, (new[:, 0] > 0).long()
+            kept["seen"] = torch.tensor(seen + 64)
+            old = torch.nonzero(kept["x"].any(-1)).flatten()[:: max(1, seen // 64)]
+            yield {name: kept[name][old] for name in ("x", "y")}
+
+
+def memory(folder):
+    """A source whose memory is kept in blocks, of which a checkpoint writes those that have changed."""
+    learner = Learner(Classification(hidden=(4,)), steps=12, random_state=0, folder=folder)
+    return learner, {"X": Replay()}
+
+
+SCENARIOS = {f.__name__: f for f in (tasks, game, replicas, one_by_one, rollouts, stopped, solved, memory)}
 OWN_NET = ("tasks", "replicas", "stopped")
 # Each checkpoint writes four files aside and the manifest, renames that (the switch), and names the four.
 POINTS = [f"{when} {kind}" for when in ("during", "before naming") for kind in (".safetensors", ".json")]
 POINTS += ["before rename .json", "after rename .json", "during .jsonl"]
+MEMORY_POINTS = [(f"{when} .blocks", count) for when in ("during", "before naming") for count in (1, 2, 7)]
 STUDY = {"budget": 2, "batch": 2, "seeds": 2, "steps": 8, "workers": 1, "selection": "training-domain"}
 STUDY_POINTS = [("during .toml", 1), ("before rename .json", 1), ("during .json", 3), ("after rename .json", 4)]
 STUDY_POINTS += [(f"{when} .npz", count) for when, count in [("during", 1), ("before rename", 2), ("after rename", 1)]]
@@ -251,6 +278,9 @@ def main():
     elif moments == 0:
         for i, point in enumerate(POINTS):
             for count in {"tasks": (1, 4), "solved": (1,)}.get(scenario, (1 + 3 * (i % 2),)):
+                attempt(f"{point} {count}", lambda point=point, count=count: killing_at(point, count))
+        if scenario == "memory":
+            for point, count in MEMORY_POINTS:
                 attempt(f"{point} {count}", lambda point=point, count=count: killing_at(point, count))
         if scenario == "solved":
             for number in (0, 1, 4):

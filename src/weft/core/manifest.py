@@ -92,17 +92,19 @@ def contents(folder: Path, *names: str) -> list[bytes]:
     return snapshot(folder, *names)[1]
 
 
-def snapshot(folder: Path, *names: str) -> tuple[Manifest, list[bytes]]:
+def snapshot(folder: Path, *names: str, fitting: str = "") -> tuple[Manifest, list[bytes]]:
     """A folder's manifest with the bytes of some of its files, all of one moment.
 
-    A name may be a pattern, such as `*.safetensors`, for the one file that fits it.
+    A name may be a pattern, such as `*.safetensors`, for the one file that fits it; all files that are `fitting` come
+    after the named ones, in the manifest's order.
     """
     while True:
         found = opened(folder)
         if found is None:
             raise FileNotFoundError(f"expected a run of weft in {folder}, got no {NAME} there; is it the right folder?")
         try:
-            return found, [_checked(folder, _fitting(name, found), found) for name in names]
+            all_of_them = [*(_fitting(name, found) for name in names), *fnmatch.filter(found.files, fitting)]
+            return found, [_checked(folder, name, found) for name in all_of_them]
         except (ValueError, OSError):
             if opened(folder) == found:  # else it was switched meanwhile
                 raise

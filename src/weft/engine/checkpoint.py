@@ -1,12 +1,14 @@
 """Trees of tensors and plain values, written so that a crash at any moment leaves the old or the new.
 
-A checkpoint is `state-<number>.safetensors`, which holds the tensors, and `state.json`, which holds the rest; the
-folder's manifest names both with their digests and switches to them at once, together with what is given beside. No
-file can hold code: JSON and safetensors hold values only, and nothing is imported because a file names it.
+A checkpoint is `state-<number>.safetensors`, which holds the tensors, `state-<number>.blocks`, which hold large ones
+(see `weft.engine.blocks`), and `state.json`, which holds the rest; the folder's manifest names them with their digests
+and switches to them at once, together with what is given beside. No file can hold code: they hold values only, and
+nothing is imported because a file names it.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import warnings
@@ -20,10 +22,13 @@ from weft.core import manifest
 from weft.core.files import parsed, read_bytes, read_json
 from weft.core.manifest import Manifest
 from weft.core.values import Json, pack, unpack
+from weft.engine import blocks
 
 __all__ = ["FORMAT", "kept", "opened", "read", "tidy", "write"]
 
-FORMAT = 3
+FORMAT = 4
+_BLOCKS = "state-*.blocks"
+_LISTED = (3, FORMAT)  # of 3, all tensors are in one file
 _UNLISTED = (1, 2)  # formats without a manifest; of 1, arrays have no mark of their own: see `weft.learner.folder`
 
 
@@ -58,11 +63,22 @@ def write(
     while (folder / f"state-{number}.safetensors").exists():  # of a format without a manifest
         number += 1
     name = f"state-{number}.safetensors"
-    header = {"format": FORMAT, "tensors": name, "tree": plain}
+    earlier = _index(folder) if before is not None and before.run == run else {}
+    large = {key: tensors.pop(key) for key in list(tensors) if blocks.large(tensors[key])}
+    index, new, still = blocks.laid(large, earlier, f"state-{number}.blocks")
+    header = {"format": FORMAT, "tensors": name, "blocks": index, "tree": plain}
     texts = {"state.json": json.dumps(header, allow_nan=False), **(files or {})}
     whole = {name: save(tensors), **{each: text.encode() for each, text in texts.items()}}
-    manifest.switch(folder, whole, weft=__version__, run=run, data=data or {}, beside=beside)
+    if new:
+        whole[f"state-{number}.blocks"] = new
+    manifest.switch(folder, whole, weft=__version__, run=run, data=data or {}, beside=[*beside, *still])
     tidy(folder)
+
+
+def _index(folder: Path) -> Json:
+    """The blocks that the last checkpoint has kept."""
+    header: Json = parsed(manifest.contents(folder, "state.json")[0], folder / "state.json")
+    return header.get("blocks", {})
 
 
 def tidy(folder: Path) -> None:
@@ -71,8 +87,8 @@ def tidy(folder: Path) -> None:
     if found is None:
         return
     manifest.settle(folder, found)
-    left = [*folder.glob("state-*.safetensors"), *folder.glob(".state*.tmp"), *folder.glob(f".{manifest.NAME}.*.tmp")]
-    for old in left:
+    left = ["state-*.safetensors", _BLOCKS, ".state*.tmp", f".{manifest.NAME}.*.tmp"]
+    for old in (path for pattern in left for path in folder.glob(pattern)):
         if old.name not in found.files:
             old.unlink(missing_ok=True)
 
@@ -80,7 +96,7 @@ def tidy(folder: Path) -> None:
 def _header(found: object, path: Path) -> Json:
     if not isinstance(found, dict) or not {"format", "tensors", "tree"} <= found.keys():
         raise ValueError(f"expected weft's checkpoint in {path}, got another kind of file; is this the right folder?")
-    if found["format"] not in (*_UNLISTED, FORMAT):
+    if found["format"] not in (*_UNLISTED, *_LISTED):
         raise ValueError(
             f"expected a checkpoint of format {FORMAT} in {path}, got format {found['format']}, which another version "
             "of weft wrote; read it with that version"
@@ -101,17 +117,21 @@ def opened(folder: Path, *names: str) -> tuple[Manifest | None, Json, list[bytes
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    path, found = folder / "state.json", None
+    path, found, large = folder / "state.json", None, {}
     if not kept(folder):
         raise FileNotFoundError(f"expected a run of weft in {folder}, got no {manifest.NAME} there")
     if (folder / manifest.NAME).exists():
-        found, (text, data, *others) = manifest.snapshot(folder, "state.json", "state-*.safetensors", *names)
+        found, (text, data, *others) = manifest.snapshot(
+            folder, "state.json", "state-*.safetensors", *names, fitting=_BLOCKS
+        )
         header = _header(parsed(text, path), path)
+        large = dict(zip(fnmatch.filter(found.files, _BLOCKS), others[len(names) :], strict=True))
+        others = others[: len(names)]
     else:
         header = _header(read_json(path), path)
         data, others = _unlisted(folder, header), [read_bytes(folder / name) for name in names]
     try:
-        tree = unpack(header["tree"], load(data))
+        tree = unpack(header["tree"], {**load(data), **blocks.fetched(header.get("blocks", {}), large)})
     except SafetensorError as error:
         tensors = folder / str(header["tensors"])
         raise ValueError(f"expected safetensors in {tensors}, got something else ({error})") from error

@@ -2,7 +2,7 @@
 
     config.json                what was asked for: the Learner's parameters, by the catalogue's names
     metrics.jsonl              one line per record of `history_`
-    state.json, state-N.safetensors   the checkpoint, see `weft.engine.checkpoint`
+    state.json, state-N.safetensors, state-N.blocks   the checkpoint, see `weft.engine.checkpoint`
     manifest.json              which files these are, with digests of them and of the data, see `weft.core.manifest`
 
 They are switched all at once, by one writer at a time, which holds `.lock`.
@@ -158,6 +158,7 @@ class Folder:
         self.path = None if path is None else Path(path)
         self.step: int | None = None
         self.kept = -math.inf
+        self.wait = 0.0
 
     def claim(self) -> None:
         """Makes the folder for a new run; what is there already is never overwritten."""
@@ -169,7 +170,7 @@ class Folder:
         # What a run leaves that was killed before its first checkpoint is nothing to lose.
         begun = [n for n in names if n in ("recipe.json", "config.json") or re.fullmatch(r"\..+\.(tmp|next)", n)]
         if not checkpoint.kept(self.path):
-            begun += [n for n in names if n.startswith("state-") and n.endswith(".safetensors")]
+            begun += [n for n in names if n.startswith("state-") and n.endswith((".safetensors", ".blocks"))]
         foreign = [n for n in names if n not in begun]
         if foreign:
             what = "a run of weft" if checkpoint.kept(self.path) else f"{foreign[0]!r} and perhaps more"
@@ -190,8 +191,9 @@ class Folder:
 
         Unless it `must`, it writes only if the last time was some while ago.
         """
-        if self.path is None or world()[0] > 0 or (not must and time.monotonic() - self.kept < SECONDS):
+        if self.path is None or world()[0] > 0 or (not must and time.monotonic() - self.kept < self.wait):
             return
+        started = time.monotonic()
         training = learner.training_
         lines = [json.dumps(jsonable(record)) for record in [*learner.history_, *records(training.phase)]]
         files = {
@@ -208,6 +210,7 @@ class Folder:
                 (self.path / name).unlink(missing_ok=True)
             self.step = max(state.step for _, state in learner.training_.runs)
             self.kept = time.monotonic()
+            self.wait = SECONDS * max(1.0, 5.0 * (self.kept - started))  # a large state is written less often
         except OSError as error:
             raise OSError(
                 f"expected to keep the run in {self.path}, got: {error.strerror or error}; the last checkpoint there "

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from weft.sources.arrays import Arrays
     from weft.sources.episodes import Episodes
     from weft.sources.mapped import Mapped, batchwise
+    from weft.sources.parquet import Parquet
     from weft.sources.rollouts import Rollouts
+    from weft.sources.shards import Shards
     from weft.sources.stream import Stream
     from weft.sources.unpaired import Unpaired
 
