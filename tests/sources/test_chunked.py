@@ -362,7 +362,7 @@ def test_what_a_transform_draws_depends_on_seed_pass_and_row(folder):
     def source(**settings):
         return shards(folder, transform={"x": lambda x: x + torch.rand(3)}, **settings)
 
-    check_source(source(), steps=25)
+    check_source(source(), steps=12)
     noise = []
     for batch in read(source(), 20):
         noise.append(batch["x"] - X[batch["y"]])

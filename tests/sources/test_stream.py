@@ -43,7 +43,50 @@ class Shards(IterableDataset):
                 yield {"x": X[shard + i], "y": Y[shard + i]}
 
 
+class Telling:
+    """Tells where it is, as torchdata's StatefulDataLoader does: what it tells at the end of a pass begins another."""
+
+    def __init__(self, rows=40, name="telling"):
+        self.rows, self.name = rows, name
+        self.order, self.at, self.loaded, self.read = torch.arange(0), 0, None, 0
+
+    def __iter__(self):
+        if self.loaded is None or self.loaded["at"] >= self.rows:
+            self.order, self.at = torch.randperm(self.rows), 0
+        else:
+            self.order, self.at = self.loaded["order"], self.loaded["at"]
+        self.loaded = None
+        while self.at < self.rows:
+            rows = self.order[self.at : self.at + 12] % 40
+            self.at += 12
+            self.read += 1
+            yield X[rows] + 0.01 * torch.rand(len(rows), 1), Y[rows]
+
+    def state_dict(self):
+        return {"at": self.at, "order": self.order.clone(), "name": self.name, "more": [None, {"a": 0.5}, (1, True)]}
+
+    def load_state_dict(self, told):
+        assert told["name"] == self.name
+        assert told["more"] == [None, {"a": 0.5}, (1, True)]
+        self.loaded = told
+
+
+class Ending(Telling):
+    """Has nothing more from where it told that it was."""
+
+    def __iter__(self):
+        return iter(()) if self.loaded else super().__iter__()
+
+
+class Silent(Telling):
+    """Tells what cannot be kept."""
+
+    def state_dict(self):
+        return {"at": self.at, "generator": random.Random()}
+
+
 SOURCES = {
+    "telling": lambda: Stream(Telling()),
     "data set": lambda: Stream(TensorDataset(X, Y), batch_size=12),
     "drawn": lambda: Stream(DataLoader(Noisy(), batch_size=12, shuffle=True)),
     "drawn by its own generator": lambda: Stream(
@@ -170,6 +213,33 @@ def test_what_restarts_says_so_and_reads_in_another_order(tmp_path, monkeypatch)
     first, later = (read(Stream(Shards(), batch_size=12), 2, step) for step in (0, 7))
     assert not torch.equal(first, later)
     assert resumed.n_steps_ == 12
+
+
+def test_a_loader_that_tells_where_it_is_is_not_read_again():
+    source = Stream(Telling(400))
+    assert source.resumes == "exact"
+    state = begin(source)
+    stream = batches(source, state)
+    found = [next(stream)["x"] for _ in range(30)]
+    later = Stream(Telling(400))
+    again = begin(later)
+    again.source, again.step = state.source, 30
+    before = later.loader.read
+    resumed = next(batches(later, again))["x"]
+    assert later.loader.read - before == 2, "the last batch, and the next"
+    assert torch.equal(resumed, next(stream)["x"])
+    assert not torch.equal(resumed, found[0])
+    shorter = Stream(Ending())
+    again = begin(shorter)
+    again.source = state.source
+    with pytest.raises(ValueError, match="fewer from Ending after load_state_dict"):
+        next(batches(shorter, again))
+
+
+def test_a_loader_whose_words_cannot_be_kept_restarts():
+    assert Stream(Silent()).resumes == "restart"
+    assert Stream(Telling(), resumes="restart").resumes == "restart"
+    assert "loader" not in begin(Stream(Telling(), resumes="restart")).source
 
 
 def test_validation_and_classes():

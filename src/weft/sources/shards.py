@@ -6,9 +6,9 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -146,46 +146,46 @@ class Shards(Chunked):
 
     def _read(self, chunk: int, key: Tensor) -> Batch:
         shard, first, last = self._chunks[chunk]
-        rows = torch.arange(first, last) + int(self._starting[chunk]) - first
-        seeds = {name: seeds_of(fold(key.cpu(), "transform", name, rows)) for name in self.transform}
-        with open(self.files[shard], "rb") as file:
-            each = [
-                self._row(file, shard, row, [seeds[name][i] if name in seeds else 0 for name in self.fields])
-                for i, row in enumerate(range(first, last))
-            ]
+        rows = torch.arange(int(self._starting[chunk]), int(self._starting[chunk]) + last - first)
         batch = {}
-        for name in self.fields:
-            shapes = {(tuple(row[name].shape), row[name].dtype): first + i for i, row in enumerate(each)}
-            if len(shapes) > 1:
-                (one, i), (other, j) = sorted(shapes.items(), key=lambda item: item[1])[:2]
-                raise ValueError(
-                    f"expected rows of one shape and dtype in {name!r}, got {one[0]} of {one[1]} in row {i} and "
-                    f"{other[0]} of {other[1]} in row {j} of {self.files[shard]}; bring them to one: "
-                    f"transform={{{name!r}: function}}"
-                )
-            batch[name] = torch.stack([row[name] for row in each])
+        for name, transform in {**dict.fromkeys(self.fields), **self.transform}.items():
+            values = self._values(name, shard, range(first, last))
+            if transform is None:
+                batch[name] = self._stacked(list(values), name, shard, first)
+                continue
+            made = seeded(transform, values, seeds_of(fold(key.cpu(), "transform", name, rows)))
+            if odd := [each for each in made if not isinstance(each, Tensor)]:
+                raise TypeError(f"expected the transform of {name!r} to make a tensor, got {type(odd[0]).__name__}")
+            batch[name] = self._stacked(made, name, shard, first)
         return batch
 
-    def _row(self, file: BinaryIO, shard: int, row: int, seeds: list[int]) -> dict[str, Tensor]:
-        """One row's parts."""
-        made = {}
-        places = self._members[shard].places[row].tolist()
-        for (name, (ending, inner)), (place, size), seed in zip(self._endings.items(), places, seeds, strict=True):
-            file.seek(place)
-            data = file.read(size)
-            try:
-                value = _decoded(data, ending, inner)
-            except (ValueError, KeyError, TypeError, OSError, EOFError, SyntaxError, RecursionError) as error:
+    def _values(self, name: str, shard: int, rows: range) -> Iterator[Tensor]:
+        """One field's values, as they are asked for."""
+        ending, inner = self._endings[name]
+        places = self._members[shard].places[:, list(self._endings).index(name)]
+        with open(self.files[shard], "rb") as file:
+            for row in rows:
+                place, size = places[row].tolist()
+                file.seek(place)
+                data = file.read(size)
+                try:
+                    yield _decoded(data, ending, inner)
+                except (ValueError, KeyError, TypeError, OSError, EOFError, SyntaxError, RecursionError) as error:
+                    raise ValueError(
+                        f"expected {_words(ending)} in the {ending!r} of row {row} of {self.files[shard]}, got "
+                        f"{len(data)} bytes of something else: {error}"
+                    ) from error
+
+    def _stacked(self, values: list[Tensor], name: str, shard: int, first: int) -> Tensor:
+        """Rows as one tensor."""
+        for i, value in enumerate(values):
+            if value.shape != values[0].shape or value.dtype != values[0].dtype:
+                one, other = (f"{tuple(t.shape)} of {t.dtype}" for t in (values[0], value))
                 raise ValueError(
-                    f"expected {_words(ending)} in the {ending!r} of row {row} of {self.files[shard]}, got "
-                    f"{len(data)} bytes of something else: {error}"
-                ) from error
-            if name in self.transform:
-                (value,) = seeded(self.transform[name], [value], [seed])
-                if not isinstance(value, Tensor):
-                    raise TypeError(f"expected the transform of {name!r} to make a tensor, got {type(value).__name__}")
-            made[name] = value
-        return made
+                    f"expected rows of one shape and dtype in {name!r}, got {one} in row {first} and {other} in row "
+                    f"{first + i} of {self.files[shard]}; bring them to one: transform={{{name!r}: function}}"
+                )
+        return torch.stack(values)
 
 
 class _Members(NamedTuple):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from weft.core.random import fold, integer, key_of
 from weft.core.source import Batch, Field, Source, SourceState, rows_of
 from weft.core.state import State
 from weft.core.trees import tree_map
+from weft.core.values import pack, unpack
 from weft.sources.arrays import CLASSES, numbered_by
 from weft.sources.drawn import seeded
 
@@ -30,9 +32,12 @@ class Stream(Source):
     depends on the run's seed and the pass alone, so that each seed reads in an order of its own; what has a fixed order
     keeps it. Replicas read the loader once each.
 
-    A pass has an end where the loader has a length. It resumes `exact`, by reading again through the pass at hand,
-    where it is a loader of a map-style data set in order or shuffled; elsewhere nobody can know whether it gives the
-    same again, and it resumes by `restart`: a resumed run begins a new pass, and says so.
+    A pass has an end where the loader has a length. It resumes `exact` where the loader tells where it is, by
+    `state_dict` and `load_state_dict` as torchdata's StatefulDataLoader does, and that is numbers, text, lists,
+    dictionaries and tensors, which are kept with the run; or by reading again through the pass at hand, where it is a
+    loader of a map-style data set in order or shuffled. Elsewhere nobody can know whether it gives the same again, and
+    it resumes by `restart`: a resumed run begins a new pass, and says so. For files larger than memory see `Parquet`
+    and `Shards`.
 
     Args:
         loader: a `DataLoader`; a data set, map-style (which is shuffled) or iterable (files, shards, a database); or
@@ -96,34 +101,46 @@ class Stream(Source):
             )
         self.loader, self.fields = loader, tuple(fields)
         known = isinstance(loader, DataLoader) and _repeats(loader)
-        self.resumes = resumes or ("exact" if known else "restart")
         try:
             self.epoch = len(loader)  # type: ignore[arg-type]
         except TypeError:
             self.epoch = None
         self.size = len(loader.sampler) if isinstance(loader, DataLoader) and known else None  # type: ignore[arg-type]
+        self._follows = False
+        self._reader: object = None  # of a loader that tells where it is, whose reading it is at
         first = next(self._pass(key_of(0)), None)
         if first is None:
             raise ValueError(f"expected at least one batch, got an empty {type(loader).__name__}")
         numbered = numbered_by(classes, first)
         self.spec = {name: Field(tuple(t.shape[1:]), t.dtype, numbered.get(name)) for name, t in first.items()}
+        self._follows = resumes != "restart" and tells_where(loader)
+        self.resumes = resumes or ("exact" if known or self._follows else "restart")
 
     def init(self, state: State) -> SourceState:
-        """The step at which it began, the passes since, and the batches read of the last one."""
-        return {"begun": torch.tensor(state.step), "turn": torch.tensor(0), "read": torch.tensor(0)}
+        """The step at which it began, the passes since, and the batches read of the last one; what the loader tells."""
+        counts = {"begun": torch.tensor(state.step), "turn": torch.tensor(0), "read": torch.tensor(0)}
+        return {**counts, "loader": packed({})} if self._follows else counts
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end, pass after pass; in the midst of one it is read through to there."""
         begun, turn, skipped = (int(state.source[name]) for name in ("begun", "turn", "read"))
         while True:
+            key = fold(key_of(state.seeds), "stream", begun, turn)
             read = 0
-            for batch in self._pass(fold(key_of(state.seeds), "stream", begun, turn)):
+            if self._follows:
+                kept = state.source["loader"] if skipped else packed({})
+                readings, read = self._followed(key, kept, skipped), skipped
+            else:
+                readings = ((batch, {}) for batch in self._pass(key))
+            for batch, told in readings:
                 read += 1
                 if read <= skipped:
                     continue
                 self._refuse(batch, state.step)
-                now = {"begun": begun, "turn": turn, "read": read}
-                state.source = {name: torch.tensor(n, device=state.device) for name, n in now.items()}
+                counts = {"begun": begun, "turn": turn, "read": read}
+                now: SourceState = {name: torch.tensor(n) for name, n in counts.items()}
+                now |= {"loader": told} if self._follows else {}
+                state.source = tree_map(lambda t: t.to(state.device), now)
                 yield tree_map(lambda t: t.to(state.device), batch)
             if read < max(1, skipped):
                 raise ValueError(
@@ -148,21 +165,58 @@ class Stream(Source):
 
     def _pass(self, key: Tensor) -> Iterator[Batch]:
         """One pass over the loader; what is drawn for each batch is drawn from the key."""
-        stream: Iterator[Any] = iter(())
-
-        def begin(_: None) -> None:
-            nonlocal stream
-            for holder in (self.loader, getattr(self.loader, "sampler", None)):
-                if isinstance(generator := getattr(holder, "generator", None), torch.Generator):
-                    generator.manual_seed(integer(key))
-            stream = iter(self.loader)
-
-        seeded(begin, [None], [integer(key)])
+        if self._follows:
+            yield from (batch for batch, _ in self._followed(key, packed({}), 0))
+            return
+        stream = self._begun(key)
         for i in count():
-            (given,) = seeded(lambda _: next(stream, _WITHOUT_END), [None], [integer(fold(key, i))])
+            given = _next(stream, key, i)
             if given is _WITHOUT_END:
                 return
             yield self._named(given)
+
+    def _begun(self, key: Tensor, where: Any = None) -> Iterator[Any]:
+        """The loader's iterator, from its beginning or from where it told; what it draws is drawn from the key."""
+
+        def begin(_: None) -> Iterator[Any]:
+            for holder in (self.loader, getattr(self.loader, "sampler", None)):
+                if isinstance(generator := getattr(holder, "generator", None), torch.Generator):
+                    generator.manual_seed(integer(key))
+            if where is not None:
+                self.loader.load_state_dict(where)  # type: ignore[union-attr]
+            return iter(self.loader)  # type: ignore[arg-type]
+
+        self._reader = None  # whoever was reading begins again from where he was
+        (stream,) = seeded(begin, [None], [integer(key)])
+        return cast(Iterator[Any], stream)
+
+    def _followed(self, key: Tensor, before: SourceState, first: int) -> Iterator[tuple[Batch, SourceState]]:
+        """One pass over a loader that tells where it is, from a batch on; each with what it told one batch before.
+
+        That is loaded and read on by one batch: what a loader tells at the end of a pass may begin another one.
+        Others (replicas, a look in between) may read meanwhile: the loader is then put back to where it was.
+
+        Args:
+            key: of the pass.
+            before: what it told before the last batch that was read.
+            first: the batches that were read.
+        """
+        mine, stream, now = object(), iter(()), packed({})
+        for i in count(first):
+            if self._reader is not mine:
+                stream = self._begun(key, unpacked(before) if i > 1 else None)
+                if i and _next(stream, key, i - 1) is _WITHOUT_END:
+                    raise ValueError(
+                        f"expected a pass of at least {i} batches, got fewer from {type(self.loader).__name__} after "
+                        "load_state_dict; it is not the data that the run was begun with"
+                    )
+                now = packed(self.loader.state_dict()) if i else packed({})  # type: ignore[union-attr]
+                self._reader = mine
+            given = _next(stream, key, i)
+            if given is _WITHOUT_END:
+                return
+            before, now = now, packed(self.loader.state_dict())  # type: ignore[union-attr]
+            yield self._named(given), before
 
     def _named(self, given: Any) -> Batch:
         """A loader's batch as fields by name."""
@@ -197,6 +251,36 @@ class Stream(Source):
                 )
             if got.is_floating_point() and not bool(torch.isfinite(got).all()):
                 raise ValueError(f"expected finite numbers, got others in {name!r} when rows were read at step {step}")
+
+
+def _next(stream: Iterator[Any], key: Tensor, i: int) -> Any:
+    """The i-th batch of a pass, with what it draws drawn from the key; or that there is none."""
+    return seeded(lambda _: next(stream, _WITHOUT_END), [None], [integer(fold(key, i))])[0]
+
+
+def tells_where(loader: object) -> bool:
+    """Whether a loader tells where it is by what can be kept with a run."""
+    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+        return False
+    try:
+        packed(loader.state_dict())
+    except TypeError:
+        return False
+    return True
+
+
+def packed(told: object) -> SourceState:
+    """What a loader tells as a tree of tensors: its numbers and texts as JSON's bytes, filled up to an even length."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(pack(told, tensors)).encode()
+    data = bytearray(text.ljust(-(-len(text) // 1024) * 1024))
+    return {"text": torch.frombuffer(data, dtype=torch.uint8), "tensors": tensors}
+
+
+def unpacked(tree: SourceState) -> Any:
+    """What was packed."""
+    tensors = {name: t.cpu().clone() for name, t in tree["tensors"].items()}
+    return unpack(json.loads(tree["text"].cpu().numpy().tobytes()), tensors)
 
 
 def _read_on(given: object) -> bool:
