@@ -1,10 +1,15 @@
 """The catalogue's objectives and strategies with small data, for the contract tests."""
 
+import io
+import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch.utils.data import TensorDataset
 
@@ -14,7 +19,7 @@ from weft.core.catalogue import entries
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import DANN, GAN, REINFORCE, Classification, Heads, LeastSquares, Regression
-from weft.sources import Arrays, Episodes, Mapped, Rollouts, Stream, Unpaired
+from weft.sources import Arrays, Episodes, Mapped, Parquet, Rollouts, Shards, Stream, Unpaired
 from weft.strategies import (
     AGEM,
     CORAL,
@@ -185,6 +190,33 @@ STRATEGIES = {
 # What a strategy's own documentation asks of a training.
 ASKED = {"lbfgs": {"batch_size": None}}
 
+_FILES = tempfile.TemporaryDirectory()  # until the tests end
+
+
+@cache
+def parquet_file():
+    """The rows in a file, a few to a row group."""
+    path = f"{_FILES.name}/rows.parquet"
+    table = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+    table.assign(label=LABEL).to_parquet(path, row_group_size=16)
+    return path
+
+
+@cache
+def shard():
+    """The rows in a tar file."""
+    path = f"{_FILES.name}/rows.tar"
+    with tarfile.open(path, "w") as file:
+        for i, (row, label) in enumerate(zip(X, LABEL, strict=True)):
+            array = io.BytesIO()
+            np.save(array, row)
+            for ending, data in (("npy", array.getvalue()), ("cls", str(label).encode())):
+                member = tarfile.TarInfo(f"{i:04}.{ending}")
+                member.size = len(data)
+                file.addfile(member, io.BytesIO(data))
+    return path
+
+
 SOURCES = {
     "arrays": lambda: Arrays(torch.as_tensor(X), torch.as_tensor(LABEL), batch_size=25, classes=2),
     "arrays, grouped": lambda: Arrays(torch.as_tensor(X), environment=SITE, batch_size=25, grouped=True),
@@ -196,6 +228,8 @@ SOURCES = {
     "mapped": lambda: Mapped(Arrays(torch.as_tensor(X), batch_size=25), lambda row: row + torch.rand(row.shape)),
     "unpaired": lambda: Unpaired(Arrays(torch.as_tensor(X)), Arrays(torch.as_tensor(X[:20])), batch_size=25),
     "stream": lambda: Stream(TensorDataset(torch.as_tensor(X), torch.as_tensor(LABEL)), batch_size=25, classes=2),
+    "parquet": lambda: Parquet(parquet_file(), {"x": ["x0", "x1"], "y": "label"}, batch_size=25, buffer=40, classes=2),
+    "shards": lambda: Shards(shard(), {"x": "npy", "y": "cls"}, batch_size=25, buffer=40, classes=2),
     "episodes": lambda: Episodes(sinusoids, tasks=3, shots=4, queries=5),
     "episodes, arrays": lambda: Episodes((X, LABEL, SITE), tasks=3, shots=4, classes=2),
 }

@@ -2,12 +2,14 @@
 
 import inspect
 import re
+from contextlib import suppress
 from fnmatch import fnmatch
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 import torch
+from tests.contract.cases import parquet_file, shard
 
 from weft import Classifier, Learner, Optimizer, Regressor, weave
 from weft.attacks import PGD
@@ -42,6 +44,8 @@ NEEDED = {
     "Arrays": {"x": torch.zeros(2, 1), "environment": [0, 1]},
     "Episodes": {"draw": sinusoids},
     "Mapped": {"source": Arrays(torch.zeros(2, 1)), "function": torch.neg},
+    "Parquet": {"paths": parquet_file(), "fields": {"x": ["x0", "x1"], "y": "label"}},
+    "Shards": {"paths": shard(), "fields": {"x": "npy", "y": "cls"}},
     "Rollouts": {"environment": CartPole()},
     "Stream": {"loader": [torch.zeros(2, 1)]},
     "Unpaired": {"a": Arrays(torch.zeros(2, 1)), "b": Arrays(torch.zeros(2, 1))},
@@ -57,7 +61,7 @@ OPTIMIZERS = [
 ]
 # Who takes such a value, beside those whose default is None, True or False, which take these.
 TAKES = {
-    "a numeral as text": ["Optimizer.freeze", "Learner.folder"],
+    "a numeral as text": ["Optimizer.freeze", "Learner.folder", "*.paths"],
     "a bool": ["*.foreach", "*.fused"],
     "None": ["Learner.batch_size", "PGD.bounds"],
     "-1": ["Adafactor.beta2_decay"],
@@ -111,9 +115,10 @@ def start(cls, name, value):
 
 
 def refusal(cls, name, value):
-    """What is said of a setting, or None where it is accepted."""
+    """What is said of a setting, or None where it is accepted: also a path at which there is nothing."""
     try:
-        return start(cls, name, value)
+        with suppress(FileNotFoundError):
+            return start(cls, name, value)
     except (ValueError, TypeError) as error:
         return str(error)
 

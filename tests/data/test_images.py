@@ -180,3 +180,14 @@ def test_downloads_go_to_the_cache(tmp_path, monkeypatch):
     assert asked == both + both
     with pytest.raises(FileNotFoundError, match="no mirror answered"):
         fashion_mnist()
+
+
+def test_a_torchvision_that_does_not_import_is_told(monkeypatch):
+    """PyPI's build beside another torch fails by a RuntimeError."""
+
+    def broken(name):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("weft.data.images.importlib.import_module", broken)
+    with pytest.raises(FileNotFoundError, match=r"does not import beside this torch \(operator torchvision::nms"):
+        mnist()

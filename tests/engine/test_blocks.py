@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from tests.faults.hostile import reseal
 
 import weft
 from weft import Classifier, Learner
@@ -157,7 +158,7 @@ def test_any_tensors_come_back_whatever_was_changed(seed, monkeypatch):
             assert found[key].dtype == tensor.dtype
             assert found[key].shape == tensor.shape
             assert torch.equal(found[key].view(torch.uint8), tensor.view(torch.uint8))
-        used = {block for told in index["tensors"].values() for block in map(bytes, blocks._marks(told["blocks"]))}
+        used = {n for told in index["tensors"].values() for first, k in told["blocks"] for n in range(first, first + k)}
         assert sum(map(len, disk.values())) <= 2 * len(used) * blocks.BLOCK
         assert len(new) <= len(used) * blocks.BLOCK
         assert before is not disk
@@ -180,8 +181,6 @@ def kept(tmp_path):
 
 
 def damaged(kept, change):
-    from tests.faults.hostile import reseal
-
     state = json.loads((kept / "state.json").read_text())
     change(state["blocks"])
     reseal(kept, state_json=state)
@@ -195,7 +194,11 @@ def damaged(kept, change):
         lambda index: index["tensors"]["0"].update(shape=[2**20]),
         lambda index: index["tensors"]["0"].update(dtype="object"),
         lambda index: index["tensors"]["0"].update(blocks="zz"),
-        lambda index: index["tensors"]["0"].update(blocks="00" * 17),
+        lambda index: index["tensors"]["0"].update(blocks=[[0, 10**9]]),
+        lambda index: index["tensors"]["0"].update(blocks=[[-1, 1]]),
+        lambda index: index["tensors"]["0"].update(blocks=[[0, 0]]),
+        lambda index: index["files"].update({"state-0.blocks": "00" * 17}),
+        lambda index: index["files"].update({"other": "00" * 16}),
         lambda index: index.update(block="large"),
         lambda index: index.pop("tensors"),
     ],

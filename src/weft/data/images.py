@@ -230,6 +230,8 @@ def _download(name: str, cache: Path) -> str:
         datasets = importlib.import_module("torchvision.datasets")
     except ImportError:
         return "torchvision, which downloads it, is not installed (pip install torchvision)"
+    except (RuntimeError, OSError, AttributeError) as error:  # built for another torch than the one at hand
+        return f"torchvision, which downloads it, does not import beside this torch ({' '.join(str(error).split())})"
     try:
         for part in ("train", "test"):
             fetched = getattr(datasets, name)(str(cache), train=part == "train", download=True)

@@ -36,12 +36,12 @@ class Laid(NamedTuple):
     """Tensors as blocks.
 
     Attributes:
-        index: which blocks make up each tensor, and which each file holds, in order.
+        told: which blocks make up each tensor, and which each file holds, in order.
         new: the bytes of the new file; empty where none is needed.
         still: earlier files that are still needed.
     """
 
-    index: Json
+    told: Json
     new: bytes
     still: list[str]
 
@@ -63,33 +63,54 @@ def laid(tensors: Mapping[str, Tensor], before: Json, name: str) -> Laid:
         >>> memory = torch.zeros(3 * BLOCK, dtype=torch.uint8)
         >>> first = laid({"memory": memory}, {}, "state-0.blocks")
         >>> memory[:9] = 1
-        >>> second = laid({"memory": memory}, first.index, "state-1.blocks")
+        >>> second = laid({"memory": memory}, first.told, "state-1.blocks")
         >>> len(first.new) // BLOCK, len(second.new) // BLOCK, second.still
         (1, 1, ['state-0.blocks'])
         >>> files = {"state-0.blocks": first.new, "state-1.blocks": second.new}
-        >>> torch.equal(fetched(second.index, files)["memory"], memory)
+        >>> torch.equal(fetched(second.told, files)["memory"], memory)
         True
     """
     found: dict[bytes, memoryview] = {}  # equal blocks are one: a memory that is still empty costs next to nothing
-    told: Json = {}
+    marks: dict[str, list[bytes]] = {}
     for key, tensor in tensors.items():
-        data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
-        marks = []
-        for start in range(0, len(data), BLOCK):
-            block = data[start : start + BLOCK]
-            mark = hashlib.blake2b(block, digest_size=_DIGEST).digest()
+        data = tensor.reshape(-1).view(torch.uint8).numpy().data
+        cut = [data[start : start + BLOCK] for start in range(0, len(data), BLOCK)]
+        marks[key] = [hashlib.blake2b(block, digest_size=_DIGEST).digest() for block in cut]
+        for mark, block in zip(marks[key], cut, strict=True):
             found.setdefault(mark, block)
-            marks.append(mark)
-        kind = str(tensor.dtype).removeprefix("torch.")
-        told[key] = {"shape": list(tensor.shape), "dtype": kind, "blocks": b"".join(marks).hex()}
+    if not found:
+        return Laid({}, b"", [])
     still = _worth_keeping({file: _marks(text) for file, text in before.get("files", {}).items()}, found.keys())
-    known = {mark for marks in still.values() for mark in marks}
-    new = {mark: block for mark, block in found.items() if mark not in known}
-    files = {file: b"".join(marks).hex() for file, marks in still.items()}
-    if new:
-        files[name] = b"".join(new).hex()
+    held = {mark for listed in still.values() for mark in listed}
+    new = {mark: block for mark, block in found.items() if mark not in held}
+    files = {**still, **({name: list(new)} if new else {})}
+    number = {mark: n for n, mark in enumerate(mark for listed in files.values() for mark in listed)}
+    told = {
+        key: {
+            "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "blocks": _runs([number[mark] for mark in marks[key]]),
+        }
+        for key, tensor in tensors.items()
+    }
+    listed = {file: b"".join(each).hex() for file, each in files.items()}
     whole = b"".join(bytes(block).ljust(BLOCK, b"\0") for block in new.values())
-    return Laid({"block": BLOCK, "tensors": told, "files": files}, whole, list(still))
+    return Laid({"block": BLOCK, "tensors": told, "files": listed}, whole, list(still))
+
+
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """Numbers as runs, each with its first and how many there are.
+
+    >>> _runs([4, 5, 6, 2, 2])
+    [[4, 3], [2, 1], [2, 1]]
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return runs
 
 
 def _worth_keeping(files: dict[str, list[bytes]], used: object) -> dict[str, list[bytes]]:
@@ -113,16 +134,23 @@ def fetched(index: Json, files: Mapping[str, bytes]) -> dict[str, Tensor]:
     """The tensors that an index tells of, from the bytes of its files."""
     if not index:
         return {}
-    size, where = int(index["block"]), {}
-    for file, text in index["files"].items():
-        for i, mark in enumerate(_marks(text)):
-            where[mark] = memoryview(files[file])[i * size : (i + 1) * size]
+    size = int(index["block"])
+    where = [
+        memoryview(files[file])[i * size : (i + 1) * size]
+        for file, text in index["files"].items()
+        for i in range(len(_marks(text)))
+    ]
     tensors = {}
     for key, told in index["tensors"].items():
-        dtype, data = _DTYPES[told["dtype"]], bytearray().join(where[mark] for mark in _marks(told["blocks"]))
-        values = torch.frombuffer(data, dtype=torch.uint8)
-        count = torch.Size(told["shape"]).numel() * dtype.itemsize
-        if not len(data) - size < count <= len(data):
-            raise ValueError(f"expected blocks of {count} bytes for a tensor, got {len(data)}")
-        tensors[key] = values[:count].view(dtype).reshape(told["shape"])
+        dtype, data = _DTYPES[told["dtype"]], bytearray()
+        for first, count in told["blocks"]:
+            if not 0 <= first < first + count <= len(where):
+                raise ValueError(f"expected blocks among {len(where)}, got {count} from {first} on")
+            for block in where[first : first + count]:
+                data += block
+        length = torch.Size(told["shape"]).numel() * dtype.itemsize
+        if not len(data) - size < length <= len(data):
+            raise ValueError(f"expected blocks of {length} bytes for a tensor, got {len(data)}")
+        values = torch.frombuffer(data, dtype=torch.uint8)[:length]
+        tensors[key] = values.view(dtype).reshape(told["shape"])
     return tensors

@@ -17,7 +17,7 @@ from weft.core.legal import Legal, check
 from weft.core.source import Field
 from weft.core.spelling import called
 
-__all__ = ["NET", "NetLike", "make_net"]
+__all__ = ["NET", "NetLike", "make_net", "tensor_of"]
 
 NetLike = nn.Module | Callable[..., nn.Module] | str | None
 """What a user may give as a net: a module, a factory, a name, or None for an MLP."""
@@ -117,9 +117,36 @@ def _check(module: nn.Module, inputs: Field, outputs: int, what: str) -> None:
             f"{type(module).__name__} on a batch of shape {tuple(rows.shape)}: {error}{hint}"
         ) from error
     module.train(training)
-    shape = tuple(getattr(answer, "shape", ()))
+    shape = tuple(tensor_of(answer, module, what).shape)
     if shape != (2, outputs) and not (outputs == 1 and shape == (2,)):
         raise ValueError(
-            f"expected a {what} whose answer to a batch of 2 rows has shape (2, {outputs}), got "
-            f"{shape or type(answer).__name__}; give its last layer {outputs} outputs"
+            f"expected a {what} whose answer to a batch of 2 rows has shape (2, {outputs}), got {shape}; "
+            f"give its last layer {outputs} outputs"
         )
+
+
+def tensor_of(answer: object, module: nn.Module, what: str = "net") -> torch.Tensor:
+    """A net's answer, if it is a tensor; raises for others by what they are, such as torchvision's.
+
+    >>> tensor_of({"loss": torch.zeros(())}, nn.Identity())
+    Traceback (most recent call last):
+        ...
+    TypeError: expected a net whose answer is a tensor, in training too, got dict (loss) from Identity; it has ...
+    """
+    if isinstance(answer, torch.Tensor):
+        return answer
+    fields: tuple[str, ...] = getattr(answer, "_fields", ())  # a named tuple, as torchvision's Inception gives
+    parts = tuple(map(str, answer)) if isinstance(answer, dict) else fields
+    got = type(answer).__name__ + (f" ({', '.join(parts)})" if parts else "")
+    why = "wrap it in a module that gives the tensor alone"
+    if any("aux" in name for name in fields):
+        why = (
+            "its auxiliary logits, which it gives in training, ask for a loss of their own: make it with "
+            "aux_logits=False, or write an objective that adds their losses"
+        )
+    elif isinstance(answer, dict | list):
+        why = "it has losses, boxes or masks of its own, as models of detection have: write an objective around it"
+    raise TypeError(
+        f"expected a {what} whose answer is a tensor, in training too, got {got} from {type(module).__name__}; {why} "
+        "(docs/adding.md)"
+    )

@@ -99,7 +99,8 @@ def stacked(items: Sequence[Any]) -> NDArray[np.str_] | Tensor:
     except (TypeError, RuntimeError) as error:
         raise TypeError(
             f"expected a data set whose items are tensors, arrays or numbers of one shape, got "
-            f"{type(items[0]).__name__}: {error}; give the data set a transform that makes them so"
+            f"{type(items[0]).__name__}: {error}; give the data set a transform that makes them so, for images such as "
+            "torchvision.transforms.ToTensor()"
         ) from error
 
 

@@ -145,7 +145,15 @@ class Mapped(Source):
     def _each(self, batch: Batch, key: Tensor, rows: Tensor) -> Batch:
         """Every row by itself, on the CPU, whose generators can be set."""
         values = batch[self.field]
-        made = seeded(self.function, values.cpu().unbind(), seeds_of(fold(key, rows)))
+        try:
+            made = seeded(self.function, values.cpu().unbind(), seeds_of(fold(key, rows)))
+        except (TypeError, ValueError, RuntimeError, LookupError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
+                f"expected {self._name()} to take a row of {self.field!r}, a tensor of shape "
+                f"{tuple(values.shape[1:])}, got: {error}; what mixes rows or labels, as MixUp does, is given the "
+                "whole batch: mark it @batchwise"
+            ) from error
         for after in made:
             if not isinstance(after, Tensor):
                 raise TypeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,15 @@ from weft.sources.drawn import seeded
 __all__ = ["Stream"]
 
 _WITHOUT_END = object()
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A loader that tells where it is, and goes on from there at the next `iter`."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 class Stream(Source):
@@ -183,8 +192,8 @@ class Stream(Source):
                 if isinstance(generator := getattr(holder, "generator", None), torch.Generator):
                     generator.manual_seed(integer(key))
             if where is not None:
-                self.loader.load_state_dict(where)  # type: ignore[union-attr]
-            return iter(self.loader)  # type: ignore[arg-type]
+                cast(Telling, self.loader).load_state_dict(where)
+            return iter(self.loader)
 
         self._reader = None  # whoever was reading begins again from where he was
         (stream,) = seeded(begin, [None], [integer(key)])
@@ -201,7 +210,9 @@ class Stream(Source):
             before: what it told before the last batch that was read.
             first: the batches that were read.
         """
-        mine, stream, now = object(), iter(()), packed({})
+        mine, telling = object(), cast(Telling, self.loader)
+        stream: Iterator[Any] = iter(())
+        now = packed({})
         for i in count(first):
             if self._reader is not mine:
                 stream = self._begun(key, unpacked(before) if i > 1 else None)
@@ -210,12 +221,12 @@ class Stream(Source):
                         f"expected a pass of at least {i} batches, got fewer from {type(self.loader).__name__} after "
                         "load_state_dict; it is not the data that the run was begun with"
                     )
-                now = packed(self.loader.state_dict()) if i else packed({})  # type: ignore[union-attr]
+                now = packed(telling.state_dict() if i else {})
                 self._reader = mine
             given = _next(stream, key, i)
             if given is _WITHOUT_END:
                 return
-            before, now = now, packed(self.loader.state_dict())  # type: ignore[union-attr]
+            before, now = now, packed(telling.state_dict())
             yield self._named(given), before
 
     def _named(self, given: Any) -> Batch:
@@ -260,7 +271,7 @@ def _next(stream: Iterator[Any], key: Tensor, i: int) -> Any:
 
 def tells_where(loader: object) -> bool:
     """Whether a loader tells where it is by what can be kept with a run."""
-    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+    if not isinstance(loader, Telling):
         return False
     try:
         packed(loader.state_dict())

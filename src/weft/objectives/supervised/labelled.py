@@ -13,7 +13,7 @@ from weft.core.legal import WIDTHS, Choice, Number, Several, Such
 from weft.core.objective import Capability, Objective, Output, capability
 from weft.core.source import Batch, Spec
 from weft.nets import MLP, make_net
-from weft.nets.make import NET, NetLike
+from weft.nets.make import NET, NetLike, tensor_of
 from weft.objectives.supervised.loss import Loss, LossFor, LossLike, loss_of
 from weft.objectives.supervised.losses import CrossEntropy, Squared
 
@@ -59,7 +59,7 @@ def _through(net: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
     elif isinstance(net, nn.Sequential) and _headed(net):
         features, head = net[:-1](x), net[-1]
     else:
-        return None, net(x)
+        return None, tensor_of(net(x), net)
     return features, head(features)
 
 
