@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from contextlib import suppress
 from fnmatch import fnmatch
 from types import MappingProxyType
 
@@ -61,7 +60,7 @@ OPTIMIZERS = [
 ]
 # Who takes such a value, beside those whose default is None, True or False, which take these.
 TAKES = {
-    "a numeral as text": ["Optimizer.freeze", "Learner.folder", "*.paths"],
+    "a numeral as text": ["Optimizer.freeze", "Learner.folder"],
     "a bool": ["*.foreach", "*.fused"],
     "None": ["Learner.batch_size", "PGD.bounds"],
     "-1": ["Adafactor.beta2_decay"],
@@ -115,11 +114,10 @@ def start(cls, name, value):
 
 
 def refusal(cls, name, value):
-    """What is said of a setting, or None where it is accepted: also a path at which there is nothing."""
+    """What is said of a setting, or None where it is accepted."""
     try:
-        with suppress(FileNotFoundError):
-            return start(cls, name, value)
-    except (ValueError, TypeError) as error:
+        return start(cls, name, value)
+    except (ValueError, TypeError, FileNotFoundError) as error:
         return str(error)
 
 

@@ -8,12 +8,14 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
@@ -28,8 +30,8 @@ from weft.data import FiniteMDP, sinusoids
 from weft.engine.distributed import agree, anywhere, start, world
 from weft.engine.engine import Engine
 from weft.nets import MLP
-from weft.objectives import GAN, REINFORCE, Regression
-from weft.sources import Arrays, Episodes, Rollouts, batchwise
+from weft.objectives import GAN, REINFORCE, Classification, Regression
+from weft.sources import Arrays, Episodes, Parquet, Rollouts, batchwise
 from weft.strategies import (
     AGEM,
     EMA,
@@ -216,6 +218,17 @@ def play():
     return result(learner.fit(source))
 
 
+def from_file(**settings):
+    """Rows that each process reads from a file of its own, a few row groups at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = pd.DataFrame(X, columns=["a", "b", "c", "d"]).assign(y=Y)
+        table.to_parquet(f"{folder}/rows.parquet", row_group_size=6)
+        columns = {"x": ["a", "b", "c", "d"], "y": "y"}
+        source = Parquet(f"{folder}/rows.parquet", columns, batch_size=7, buffer=12, classes=2)
+        common = {name: value for name, value in COMMON.items() if name != "batch_size"}
+        return result(Learner(Classification(net), **common, **settings).fit(source))
+
+
 @batchwise
 def noisy(batch):
     return {**batch, "x": batch["x"] + normal(batch["x"].shape, place="noise", dtype=torch.float64)}
@@ -285,6 +298,8 @@ CASES = {
     "mass of examples": lambda: tokens(ANDMask(threshold=0.1, each="example")),
     "ended by a callback": lambda: classify(environment=None, callbacks=[lambda record: record["epoch"] == 1]),
     "rollouts": play,
+    "rows of a file": from_file,
+    "rows of a file, replicas": lambda: from_file(replicas=2),
     "sharpness": lambda: classify(SAM(radius=0.2), environment=None),
     "sharpness under a mask": lambda: classify(weave(ANDMask(threshold=0.3), SAM(radius=0.2)), weight=WEIGHT),
     "sharpness, replicas": lambda: classify(

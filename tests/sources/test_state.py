@@ -165,7 +165,7 @@ def test_a_large_memory_is_written_once_and_only_when_due(tmp_path, monkeypatch)
     )
     learner(folder=tmp_path).fit(Memory(size=100_000))
     assert len(written) == 2  # at the beginning, before anything is kept, and at the end
-    assert 800_000 < written[-1] < 1.2 * 800_000
+    assert written[-1] < 100_000, "of 800,000 bytes, most of which are still zeros: equal blocks are kept once"
 
 
 def test_probes_and_looks_leave_no_trace(source):
