@@ -5,20 +5,20 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.core.legal import Legal, Such
+from weft.core.legal import Flag, Legal, Such, Whole
 from weft.core.random import bits, fold, key_of
 from weft.core.source import Batch, Field, Source
 from weft.core.state import State
-from weft.sources.arrays import numbered_by
+from weft.sources.arrays import CLASSES, numbered_by
 
-__all__ = ["PATHS", "Chunked", "files_of", "named_fields"]
+__all__ = ["Chunked", "files_of", "named_fields"]
 
 
 def _path(given: object) -> bool:
@@ -29,7 +29,7 @@ def _paths(given: object) -> bool:
     return _path(given) or (isinstance(given, list | tuple) and all(map(_path, given)))
 
 
-PATHS: Legal = Such(
+_FILES = Such(
     "a file, a pattern such as 'data/*.parquet', or several of them",
     _paths,
     lambda given: _path(given) or len(given) > 0,  # type: ignore[arg-type]
@@ -61,6 +61,14 @@ class Chunked(Source):
     a pass takes the rows from i n / S to (i + 1) n / S of that order. All of it depends on the seed and the step alone,
     so that nothing needs to be kept: a resumed run reads the window at hand again.
     """
+
+    legal: ClassVar[dict[str, Legal]] = {
+        "paths": _FILES,
+        "batch_size": Whole(1),
+        "buffer": Whole(1),
+        "shuffle": Flag(),
+        "classes": CLASSES,
+    }
 
     def _lay(
         self, sizes: Sequence[int], first: Batch, batch_size: int, buffer: int, shuffle: bool, classes: Any

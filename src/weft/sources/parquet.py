@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.configured import closest
-from weft.core.legal import Flag, Legal, Such, Whole, check
+from weft.core.legal import Legal, Such, check
 from weft.core.random import key_of
 from weft.core.source import Batch
-from weft.sources.arrays import CLASSES
-from weft.sources.chunked import PATHS, Chunked, files_of, named_fields
+from weft.sources.chunked import Chunked, files_of, named_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,16 +67,11 @@ class Parquet(Chunked):
     """
 
     legal: ClassVar[dict[str, Legal]] = {
-        "paths": PATHS,
         "fields": Such(
             "columns by field such as {'x': ['age', 'dose'], 'y': 'effect'}",
             lambda given: isinstance(given, Mapping),
             lambda given: named_fields(given, _columns),
         ),
-        "batch_size": Whole(1),
-        "buffer": Whole(1),
-        "shuffle": Flag(),
-        "classes": CLASSES,
     }
 
     def __init__(

@@ -15,11 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.core.legal import Flag, Legal, Such, Whole, check
+from weft.core.legal import Legal, Such, check
 from weft.core.random import fold, key_of
 from weft.core.source import Batch
-from weft.sources.arrays import CLASSES
-from weft.sources.chunked import PATHS, Chunked, files_of, named_fields
+from weft.sources.chunked import Chunked, files_of, named_fields
 from weft.sources.drawn import seeded, seeds_of
 
 __all__ = ["Shards"]
@@ -84,7 +83,6 @@ class Shards(Chunked):
     """
 
     legal: ClassVar[dict[str, Legal]] = {
-        "paths": PATHS,
         "fields": Such(
             "endings by field such as {'x': 'npy', 'y': 'cls'}",
             lambda given: isinstance(given, Mapping),
@@ -96,10 +94,6 @@ class Shards(Chunked):
             lambda given: named_fields(given, callable),
         )
         | None,
-        "batch_size": Whole(1),
-        "buffer": Whole(1),
-        "shuffle": Flag(),
-        "classes": CLASSES,
     }
 
     def __init__(
