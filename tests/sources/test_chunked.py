@@ -233,6 +233,13 @@ def written(path, group=4, **columns):
     return path
 
 
+def test_one_row_group_is_shuffled_anew_in_every_pass_and_by_every_seed(tmp_path):
+    source = Parquet(written(tmp_path / "a", group=40, a=np.arange(40.0)), {"x": "a"}, batch_size=40)
+    (first, second), (other,) = read(source, 2), read(source, 1, seed=1)
+    orders = {tuple(batch["x"].tolist()) for batch in (first, second, other)}
+    assert len(orders) == 3
+
+
 def test_lists_are_arrays_and_whole_numbers_stay_whole(tmp_path):
     tokens = np.arange(24).reshape(8, 3)
     images = rng.integers(0, 256, size=(8, 2, 2), dtype=np.uint8)
