@@ -93,6 +93,8 @@ class Engine:
         self.swept = swept
         self.players = objective.players or ("",)
         self.names = {player: self._trained(player) for player in self.players}
+        made = (*objective.named_parameters(), *objective.named_buffers())
+        self.open = frozenset(name for name, tensor in made if not tensor.numel())  # a solution says of what shape
         self.pieces, self.memory, self.weighting = pieces, memory // (replicas or 1), weighting
         self.routes: dict[tuple[str, bool], Route] = {}  # by player, of a share of a batch or of all, from the first on
         self.mappers = {player: Mapper() for player in self.players}
@@ -108,6 +110,8 @@ class Engine:
         optimizer = self.optimizers[player]
         owned = {n: p for n, p in self.objective.named_parameters() if n.startswith(prefix)}
         names = [n for n, p in owned.items() if optimizer.trains(n) and p.requires_grad]
+        if self.objective.solved:
+            return names
         if not owned:
             raise ValueError(f"expected the player {player!r} to have parameters, got none; check its net")
         if not names:
@@ -149,20 +153,20 @@ class Engine:
         return tree_stack(trees) if self.replicas else trees[0]
 
     def prepare(self, state: State) -> None:
-        """Fresh optimizers and schedules over the state's parameters."""
+        """Fresh optimizers and schedules over the state's parameters, where they are descended."""
         state.act = self.call
-        for player in self.players:
+        for player in () if self.objective.solved else self.players:
             params = {n: state.params[n] for n in self.names[player]}
             # Replicas with rates of their own: a step at rate 1, as precise as it can be, is scaled for each of them.
             optimizer = self.optimizers[player].having(lr=1.0) if self.rates is not None else self.optimizers[player]
             state.optimizers[player] = optimizer.make(params)
             if is_torch_scheduler(self.schedule):
                 self.schedulers[player] = self.schedule(state.optimizers[player])
-        self._rates = {p: [g["lr"] for g in state.optimizers[p].param_groups] for p in self.players}
+        self._rates = {p: [g["lr"] for g in own.param_groups] for p, own in state.optimizers.items()}
 
     def adopt(self, other: Engine) -> None:
-        """Takes what another engine has found out about the same objective: what cannot be vectorized is announced."""
-        self.mappers = other.mappers
+        """Takes what another engine knows of the same objective: what cannot be vectorized, what was built open."""
+        self.mappers, self.open = other.mappers, other.open
 
     # --- a step ---------------------------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ class Learner(Taking, Answers):
         clip: the largest norm of a gradient.
         weighting: how environments of unequal size count: by `example` or by `group`.
         validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, or a source.
+        every: updates between two records (of what is solved in iterations, those); None for a pass, or a fiftieth of
+            `steps`.
         patience: evaluations without progress after which training stops and the best parameters
             are put back; None to train to the end.
         replicas: how many independent copies to train at once, with seeds `random_state`,
@@ -114,6 +116,7 @@ class Learner(Taking, Answers):
         clip: float | None = None,
         weighting: str = "example",
         validation: Any = None,
+        every: int | None = None,
         patience: int | None = None,
         replicas: int | dict[str, Sequence[Any]] | None = None,
         augment: Callable[..., Any] | None = None,
@@ -138,6 +141,7 @@ class Learner(Taking, Answers):
         self.clip = clip
         self.weighting = weighting
         self.validation = validation
+        self.every = every
         self.patience = patience
         self.replicas = replicas
         self.augment = augment

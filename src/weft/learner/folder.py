@@ -419,8 +419,8 @@ def _check_shapes(runs: list[Run], folder: Path) -> None:
     """A module given to `load` must be of the kind that was trained."""
     for engine, state in runs:
         lead = () if engine.replicas is None else (engine.replicas,)
-        wanted = {n: (*lead, *p.shape) for n, p in engine.objective.named_parameters()}
-        kept = {n: tuple(p.shape) for n, p in state.params.items()}
+        wanted = {n: (*lead, *p.shape) for n, p in engine.objective.named_parameters() if n not in engine.open}
+        kept = {n: tuple(p.shape) for n, p in state.params.items() if n not in engine.open}
         if wanted != kept:
             odd = sorted(set(wanted.items()) ^ set(kept.items()))[0]
             raise ValueError(f"expected a module of the shape that was trained in {folder}, got a difference at {odd}")

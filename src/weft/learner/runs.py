@@ -208,6 +208,9 @@ def _stackable(settings: Settings, told: list[dict[str, Any]]) -> bool:
     reason = ""
     if fixed:
         reason = f"{fixed[0]!r} changes what is computed"
+    elif settings.objective.solved:
+        apart = settings.objective.solves == "apart"
+        reason = f"the solutions of {type(settings.objective).__name__} may differ in shape" if apart else ""
     elif odd:
         reason = f"{odd[0]!r} does not act on each component by itself"
     elif own:
@@ -316,6 +319,8 @@ def plan_of(learner: Learner, source: Source, validation: Source | None, once: b
     else:
         steps = (50 if learner.epochs is None else int(learner.epochs)) * source.epoch
         every = source.epoch
+    if learner.every is not None or learner.settings().objective.solved:
+        every = learner.every or 1
     return Plan(steps=steps, every=every, patience=learner.patience, validation=validation, memory=learner.memory)
 
 

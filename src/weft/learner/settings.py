@@ -167,8 +167,8 @@ def as_seed(random_state: Any) -> int:
 
 
 _SHARED = {
-    *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "folder", "memory"),
-    *("objective__class_weight", "patience", "replicas", "steps", "validation", "verbose", "warm_start"),
+    *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "every", "folder"),
+    *("memory", "objective__class_weight", "patience", "replicas", "steps", "validation", "verbose", "warm_start"),
 }
 
 
@@ -263,6 +263,7 @@ LEGAL: dict[str, Legal] = {
     "clip": Number(0, ends="()") | None,
     "weighting": Choice("example", "group"),
     "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
+    "every": Whole(1) | None,
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
     "augment": Such("a function of a row, or one of a batch that is marked @batchwise", callable) | None,

@@ -53,6 +53,9 @@ class Options:
     steps: int | None = field(default=None, metadata={"help": "Updates, instead of passes."})
     batch_size: int = field(default=64, metadata={"help": "Rows per update (and environment); 0 for all."})
     validation: float = field(default=0.2, metadata={"help": "The share of the rows held out; 0 for none."})
+    every: int | None = field(
+        default=None, metadata={"help": "Updates between two records (default: a pass, or a fiftieth of the steps)."}
+    )
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without progress after which to stop, with the best parameters."}
     )
