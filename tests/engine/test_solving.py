@@ -19,6 +19,7 @@ from weft.core.legal import Number, Whole
 from weft.engine import VectorizationWarning
 from weft.engine.engine import Diverged
 from weft.sources import Arrays
+from weft.testing import ContractError, check_objective
 
 rng = np.random.default_rng(0)
 X = np.concatenate([rng.normal(-2.0, 0.6, (60, 2)), rng.normal(2.0, 1.2, (40, 2))])
@@ -365,6 +366,30 @@ def test_an_interrupted_one_begins_anew_and_ends_alike(tmp_path, monkeypatch, ki
     np.testing.assert_array_equal(done.history_["valid_loss"], whole.history_["valid_loss"])
     assert done.stop_reason_ == whole.stop_reason_
     assert not done.training_.runs[0].state.tally
+
+
+# --- the contract ---------------------------------------------------------------------------------------
+
+
+def test_the_contract_holds_and_a_lie_is_found():
+    source = Arrays(torch.as_tensor(X), batch_size=20)
+    for objective in (Kernels(), Mixture(), Single(), Hasty(), Apart()):
+        check_objective(objective, source)
+
+    class First(Mixture):
+        """All replicas get the first one's solution."""
+
+        def solve(self, source, state):
+            for told, found in super().solve(source, state):
+                yield told, {name: value[:1].expand_as(value) for name, value in found.items()}
+
+    class Somehow(Kernels):
+        solves = "somehow"
+
+    with pytest.raises(ContractError, match="replica 1 against the single run"):
+        check_objective(First(iterations=1), source)
+    with pytest.raises(ContractError, match="expected solves to be one of 'each', 'together', 'apart'"):
+        check_objective(Somehow(), source)
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------

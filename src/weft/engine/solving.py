@@ -309,7 +309,7 @@ class _Work:
         names = {name for found in self.solutions.values() for name in found}
         for kind in ("params", "buffers"):
             tree: Params = getattr(state, kind)
-            for name in names & tree.keys():
+            for name in sorted(names & tree.keys()):
                 old = begun[kind][name] if state.replicas else begun[kind][name][None]
                 own = {k: found[name] for k, found in self.solutions.items() if name in found}
                 shapes = {tuple(value.shape): k for k, value in own.items()}

@@ -19,7 +19,7 @@ from weft.core import legal
 from weft.core.catalogue import find
 from weft.core.configured import closest
 from weft.core.legal import Choice, Flag, Legal, Number, Several, Such, Whole, told
-from weft.core.objective import Objective, wrong_marks
+from weft.core.objective import SOLVES, Objective, wrong_marks
 from weft.core.optimizer import Optimizer, as_optimizer
 from weft.core.source import Source
 from weft.core.strategy import Strategy
@@ -291,6 +291,8 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
+    if objective.solves not in SOLVES:
+        raise closest(objective.solves, SOLVES, f"how {type(objective).__name__} solves replicas")
     if learner.augment is not None and objective.solved:
         raise ValueError(
             f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "

@@ -24,8 +24,9 @@ from weft.engine.answering import answers
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.loss import base_loss
-from weft.engine.loop import Plan, begin, train
+from weft.engine.loop import History, Plan, begin, train
 from weft.engine.replicas import fresh
+from weft.engine.solving import solving
 from weft.learner.runs import vectorizes
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
@@ -94,8 +95,10 @@ class _Trained(NamedTuple):
 
     def replica(self, k: int) -> dict[str, Params]:
         """The parameters trained, and those that answer."""
+        run = self.state.replica(k)
         found = {f"answer {i}": one.replica(k).params for i, one in enumerate(self.answers)}
-        return {"parameters": self.state.replica(k).params, **found}
+        solved = {"buffers": run.buffers} if run.objective.solved else {}
+        return {"parameters": run.params, **solved, **found}
 
 
 class _Apart(NamedTuple):
@@ -122,7 +125,8 @@ def _replicas(
     objective: Objective, strategy: Strategy, source: Source, seeds: list[int], tasks: int = 0
 ) -> _Trained | _Apart:
     """Replicas as a Learner trains them: at once, or one after another where a layer has no rule for it, told once."""
-    if vectorizes(*_begun(objective, strategy, source, seeds), source):
+    together = objective.solves != "apart" if objective.solved else None
+    if vectorizes(*_begun(objective, strategy, source, seeds), source) if together is None else together:
         return _trained(objective, strategy, source, seeds, tasks=tasks)
     return _Apart([_trained(objective, strategy, source, [seed], tasks=tasks) for seed in seeds])
 
@@ -139,7 +143,10 @@ def _trained(
     """A run after a few steps, in double precision, or after a few in each of some tasks."""
     engine, state = _begun(objective, strategy, source, seeds, memory)
     plan = Plan(steps=steps, every=steps)
-    if not tasks:
+    if objective.solved:
+        for _ in solving(engine, state, source, plan, History()):
+            pass
+    elif not tasks:
         train(engine, state, source, plan)
     for task in map(str, range(tasks)):
         begin(engine, state, plan)
@@ -171,6 +178,9 @@ def check_objective(objective: Objective, source: Source) -> None:
     params, buffers = initialize(built, 0, "reset")
     engine = _engine(built, ERM(), source)
     state = engine.init([0], torch.device("cpu"))
+    if objective.solved and type(objective).solve is not Objective.solve:  # what was built may be empty
+        state = replace(_trained(objective, ERM(), source, [0]).state, objective=built)
+        params, buffers = state.params, state.buffers
     batch = number_rows(next(engine.batches(source, fresh(source, state))), 1)
     rows = rows_of(batch)
     built.eval()  # statistics of a batch are the layers' affair; here it is the loss's turn
