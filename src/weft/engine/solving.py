@@ -204,9 +204,10 @@ class _Work:
             living = [k for k in solver.numbers if k not in self.lost and k not in self.ends]
             for name, value in numbers.items():
                 column = values.setdefault(name, torch.full((self.count,), math.nan, dtype=torch.float64))
-                for k in living:
-                    column[k] = value[solver.numbers.index(k)]
-                    if bool(column[k].isnan()):
+                own = value if solver.stacked else value.expand(self.count)
+                column[living] = own[living]
+                for k in [k for k in living if k not in self.lost] if bool(own.isnan().any()) else ():
+                    if bool(own[k].isnan()):
                         self._lose(k, f" at iteration {self.turn + 1}: {name!r} is NaN")
             if found is not None:
                 new += self._take(solver, found, living)
@@ -283,19 +284,20 @@ class _Work:
                     f"expected {solver.name} to give {name!r} as {old.dtype}, as it was built, got {value.dtype}; round "
                     "it there, or build it in another dtype"
                 )
-            cast[name] = value.detach().to(old.device, old.dtype)
+            cast[name] = value.detach().to(old.device, old.dtype, copy=True)
         taken = []
+        sound = {n: _sound(v, stacked, parameter=n in state.params).tolist() for n, v in cast.items()}
         for k in living:
             if k in self.lost:
                 continue
             own = {n: v[k] for n, v in cast.items()} if solver.stacked else cast
-            odd = next((n for n, v in own.items() if not _sound(v, parameter=n in state.params)), None)
+            odd = next((n for n, each in sound.items() if not (each[k] if solver.stacked else each)), None)
             if odd is not None:
                 after = f" after {self.turn} iterations" if self.turn else ""
                 when = after if solver.done else f" at iteration {self.turn + 1}"
                 self._lose(k, f"{when}: {odd!r} of the solution is not finite")
                 continue
-            self.solutions[k] = tree_map(torch.clone, own)
+            self.solutions[k] = own
             taken.append(k)
         return taken
 
@@ -416,9 +418,10 @@ def _alone(state: State) -> State:
     return replace(state, **trees, seeds=state.seeds[None], active=state.active[None], replicas=1, _roots={})
 
 
-def _sound(value: Tensor, *, parameter: bool) -> bool:
-    """Whether it is a solution: parameters are finite; buffers may be infinite, as logarithms of nothing are."""
-    return bool(torch.isfinite(value).all()) if parameter else not bool(value.isnan().any())
+def _sound(value: Tensor, lead: int, *, parameter: bool) -> Tensor:
+    """Whether it is a solution, for all or each: parameters are finite; buffers may be infinite, as log 0 is."""
+    sound = torch.isfinite(value) if parameter else ~value.isnan()
+    return sound.flatten(lead).all(-1) if sound.dim() > lead else sound
 
 
 def _nothing(like: Tensor) -> Tensor:
