@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from weft.core.configured import Configured
 
 if TYPE_CHECKING:
+    from weft.core.corpus import Corpus
     from weft.core.source import Batch, Source, Spec
     from weft.core.state import State
 
@@ -294,8 +295,9 @@ class Objective(Configured, nn.Module):
         """Whether some parameters live on a set: whoever defines `project` says so."""
         return type(self).project is not Objective.project
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
-        """What to report of a batch, each of shape `(n,)` or already one number."""
+    def measure(self, batch: Batch) -> Mapping[str, Tensor | Corpus]:
+        """What to report of a batch, by name: a value for each row, whose mean is reported; already one number, which
+        counts by the rows; or a `Corpus`, for what is no mean over rows."""
         if self.players:
             return {f"{player}_loss": self(batch, player).losses for player in self.players}
         return {"loss": self(batch).losses}

@@ -24,9 +24,10 @@ from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
 from weft.engine.gradients.squares import MOST
 from weft.engine.moves import clipped, norm, projected, updated
+from weft.engine.rating import Plateau, factor_of, prepare, set_rates
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
-from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
+from weft.engine.schedule import Schedule, as_schedule
 from weft.engine.tasks import adapted, consolidated
 from weft.engine.vectorize import Mapper
 
@@ -58,6 +59,7 @@ class Engine:
         swept: hyperparameters that differ between replicas, by name, each a tensor over replicas:
             the strategy's own by their names, and `lr`.
         replicas: how many, or None for a single run.
+        progress: the measure that says how training goes, in place of the objective's own.
     """
 
     call = staticmethod(call)
@@ -82,12 +84,16 @@ class Engine:
         capture: bool = True,
         swept: dict[str, Tensor] | None = None,
         replicas: int | None = None,
+        progress: tuple[str, str] | None = None,
     ) -> None:
         self.objective, self.strategy, self.optimizers = objective, strategy, optimizers
         self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
         self.replicas, self.capture = replicas, capture
         self.schedule = as_schedule(schedule)
-        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {}
+        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler | Plateau] = {}
+        self.settings: dict[str, list[float]] = {}  # the rates of each player's groups, before any schedule
+        self.used: dict[str, float] = {}  # the rate of the last step, where a scheduler of torch's has set it
+        self.progress = progress or objective.progress
         swept = dict(swept or {})
         self.rates = swept.pop("lr", None)
         self.swept = swept
@@ -160,9 +166,7 @@ class Engine:
             # Replicas with rates of their own: a step at rate 1, as precise as it can be, is scaled for each of them.
             optimizer = self.optimizers[player].having(lr=1.0) if self.rates is not None else self.optimizers[player]
             state.optimizers[player] = optimizer.make(params)
-            if is_torch_scheduler(self.schedule):
-                self.schedulers[player] = self.schedule(state.optimizers[player])
-        self._rates = {p: [g["lr"] for g in own.param_groups] for p, own in state.optimizers.items()}
+            prepare(self, player, state.optimizers[player])
 
     def adopt(self, other: Engine) -> None:
         """Takes what another engine knows of the same objective: what cannot be vectorized, what was built open."""
@@ -336,15 +340,6 @@ class Engine:
                 "rate, clip the gradient (clip=1.0), or look for extreme values in the data"
             )
 
-    def factor(self, state: State) -> float:
-        """The schedule's factor of the learning rate, now."""
-        return self.schedule(min(1.0, (state.step - state.origin) / self.total))  # type: ignore[return-value,arg-type]
-
-    def set_rates(self, state: State, player: str, factor: float) -> None:
-        """Sets the optimizer's learning rates to so much of their settings."""
-        for group, rate in zip(state.optimizers[player].param_groups, self._rates[player], strict=True):
-            group["lr"] = rate * factor
-
     def apply(
         self,
         state: State,
@@ -361,10 +356,12 @@ class Engine:
         With a `factor` (in a recorded step) the schedule too is applied to the step; `frozen` says whether a replica
         may have stopped.
         """
-        optimizer = state.optimizers[player]
-        if factor is None and not self.schedulers:
-            self.set_rates(state, player, self.factor(state))
-        amend = frozen or self.strategy.does("update") or self.rates is not None
+        optimizer, scheduler = state.optimizers[player], self.schedulers.get(player)
+        if factor is None and (scheduler is None or isinstance(scheduler, Plateau)):
+            now = factor_of(self, state, player)
+            factor = now if isinstance(now, Tensor) else None  # each replica its own: of the step, not of the rate
+            set_rates(self, state, player, 1.0 if isinstance(now, Tensor) else now)
+        amend = frozen or self.strategy.does("update") or self.rates is not None or factor is not None
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         rate = optimizer.param_groups[0]["lr"]
         for name, g in gradient.items():
@@ -372,14 +369,15 @@ class Engine:
         optimizer.step()
         for name in gradient:
             state.params[name].grad = None
-        if player in self.schedulers:
-            self.schedulers[player].step()
+        if scheduler is not None and not isinstance(scheduler, Plateau):
+            self.used[player] = rate
+            scheduler.step()
         if not amend:
             state.strategy[player] = own
             return
         step = {n: state.params[n] - old for n, old in before.items()}
         if factor is not None:
-            step = {n: s * factor for n, s in step.items()}
+            step = {n: s * (self.broadcast(factor, s) if factor.dim() else factor) for n, s in step.items()}
         if self.rates is not None:
             common = {n for n in step if self.optimizers[player].group_of(n) is None}
             step = {n: s * self.broadcast(self.rates, s) if n in common else s for n, s in step.items()}
@@ -407,9 +405,8 @@ class Engine:
         first = next(iter(like.values()))
         lr = rate.to(first) if isinstance(rate, Tensor) else first.new_full((), rate)
         lr = lr if factor is None else lr * factor
-        if self.rates is not None:
-            return lr * self.rates
-        return lr if self.replicas is None else lr.expand(self.replicas)
+        lr = lr if self.rates is None else lr * self.rates
+        return lr if self.replicas is None or lr.dim() else lr.expand(self.replicas)
 
     # --- a task's beginning and end ------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ class Bar:
         except ValueError:  # an iteration of what is solved, whose solution is not told yet
             name, value = next(((n, v) for n, v in record.items() if n not in TOLD), ("epoch", record["epoch"]))
         shown = float(np.nanmedian(value)) if not np.all(np.isnan(value)) else float("nan")
-        rising = self.engine.objective.progress[1] == "max" and name.endswith(self.engine.objective.progress[0])
+        rising = self.engine.progress[1] == "max" and name.endswith(self.engine.progress[0])
         done = self._rich.tasks[0].completed + self.plan.every
         self._rich.update(self._task, completed=done, shown=f"{name} {-shown if rising else shown:.4g}")
 

@@ -334,6 +334,8 @@ class _Work:
         if self.plan.validation is not None:
             held = self._over(self.plan.validation, new)
             values |= {f"valid_{name}": value for name, value in held.items()}
+            judged = self.plan.judged(self.engine, self.state, values)
+            values |= {name: value if self.state.replicas else value[None] for name, value in judged.items()}
         odd = sorted(taken & values.keys())
         if odd:
             raise ValueError(

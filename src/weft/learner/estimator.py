@@ -24,6 +24,7 @@ from weft.learner import digests
 from weft.learner.answers import Answers
 from weft.learner.columns import Columns
 from weft.learner.folder import Folder, alone, save, tidied
+from weft.learner.metrics import Judge
 from weft.learner.pretrained import Taking
 from weft.learner.reading import Reader, names_of_rows, unpack
 from weft.learner.runs import copied, go_on, learned, plan_of, records, start, train_all
@@ -40,6 +41,7 @@ from weft.learner.settings import (
 )
 from weft.learner.sourcing import match, sources
 from weft.learner.training import Run, Training
+from weft.learner.watching import Watching
 
 __all__ = ["Learner"]
 
@@ -53,7 +55,8 @@ class Learner(Taking, Answers):
         optimizer: a name, a class, a factory, an `Optimizer`, a dictionary of those by player, or
             None for the objective's own default.
         schedule: the learning rate's factor by progress in [0, 1): a name (`constant`, `linear`,
-            `cosine`, `step`), a function, or a class of `torch.optim.lr_scheduler` (stepped per update).
+            `cosine`, `step`), a function, or a class of `torch.optim.lr_scheduler` (stepped per update;
+            `ReduceLROnPlateau` by the progress measure of each record, for each replica by itself).
         epochs: passes over the data. Default: 50, where the source has an end.
         steps: updates instead of passes. Default: 1,000, where the source has no end.
         batch_size: rows per update (per environment, where the strategy works on environments), or
@@ -64,6 +67,10 @@ class Learner(Taking, Answers):
         validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, or a source.
         every: updates between two records (of what is solved in iterations, those); None for a pass, or a fiftieth of
             `steps`.
+        metrics: what else is taken of the rows held out, at each record, as `valid_roc_auc`: names of scikit-learn's
+            scorers, scorers, objects of torchmetrics; a list, or a dictionary by name.
+        monitor: the one of the metrics that says how training goes (early stopping, the best of a sweep, a plateau);
+            None for the objective's own progress measure.
         patience: evaluations without progress after which training stops and the best parameters
             are put back; None to train to the end.
         replicas: how many independent copies to train at once, with seeds `random_state`,
@@ -76,13 +83,16 @@ class Learner(Taking, Answers):
         device: a PyTorch device; None takes CUDA where there is one.
         dtype: `float32`, `float64` or `bfloat16`.
         memory: bytes that passes over groups or examples, evaluations and answers may take, beside the data.
-        callbacks: functions called with each record of `history_`; one that returns True ends the run at hand.
+        callbacks: functions called with each record of `history_`, or with the record and the learner as it is by then
+            (a fitted copy, with all replicas that are trained at once), where they take two arguments; one that returns
+            True ends the run at hand.
         verbose: whether to show a progress bar.
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
 
     Attributes:
         objective_: the objective with what was learned; of replicas, what the first of them has.
-        history_: one record per evaluation; `history_["loss"]` is a column.
+        history_: one record per evaluation; `history_["loss"]` is a column, `history_["lr"]` the learning rate of the
+            step before it (of players `critic_lr`, in a sweep of rates for each replica).
         stop_reason_: why training ended; with replicas a list.
         seeds_: the seed of each replica.
         tasks_: the tasks consolidated so far.
@@ -117,6 +127,8 @@ class Learner(Taking, Answers):
         weighting: str = "example",
         validation: Any = None,
         every: int | None = None,
+        metrics: Sequence[Any] | dict[str, Any] = (),
+        monitor: str | None = None,
         patience: int | None = None,
         replicas: int | dict[str, Sequence[Any]] | None = None,
         augment: Callable[..., Any] | None = None,
@@ -126,7 +138,7 @@ class Learner(Taking, Answers):
         device: Any = None,
         dtype: str = "float32",
         memory: int = 2**30,
-        callbacks: Sequence[Callable[[dict[str, Any]], Any]] = (),
+        callbacks: Sequence[Callable[..., Any]] = (),
         verbose: bool = False,
         folder: Any = None,
     ) -> None:
@@ -142,6 +154,8 @@ class Learner(Taking, Answers):
         self.weighting = weighting
         self.validation = validation
         self.every = every
+        self.metrics = metrics
+        self.monitor = monitor
         self.patience = patience
         self.replicas = replicas
         self.augment = augment
@@ -338,12 +352,14 @@ class Learner(Taking, Answers):
         try:
             with folder.interruptible() as pause:
                 plan = replace(plan_of(self, source, validation, training.phase.once), pause=pause)
+                if validation is not None and len(self.metrics):
+                    plan = replace(plan, judge=Judge(self, validation))
                 train_all(
                     training.runs,
                     source,
                     plan,
                     training.phase,
-                    observers=self.callbacks,
+                    watch=Watching(self, source),
                     keep=lambda must: folder.keep(self, must),
                     shown=self.verbose,
                 )

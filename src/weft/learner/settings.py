@@ -26,7 +26,9 @@ from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.fresh import Init
 from weft.engine.schedule import as_schedule
+from weft.learner.metrics import check_metrics, metrics_of, monitored
 from weft.learner.pretrained import is_given
+from weft.learner.watching import arguments
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -54,6 +56,7 @@ class Settings:
 
     Attributes:
         optimizer: as it was given, or the objective's own; by player once the players are known (`optimizers_of`).
+        progress: the measure to monitor, or None for the objective's own.
     """
 
     objective: Objective
@@ -67,6 +70,7 @@ class Settings:
     validation: Any
     augment: Callable[..., Any] | None
     init: Init
+    progress: tuple[str, str] | None
     device: torch.device
     dtype: torch.dtype
     memory: int
@@ -89,6 +93,7 @@ class Settings:
         return cls(
             objective=objective,
             strategy=as_strategy(learner.strategy),
+            progress=monitored(learner),
             device=as_device(learner.device),
             dtype=DTYPES[learner.dtype],
             **{name: getattr(learner, name) for name in same},
@@ -168,7 +173,7 @@ def as_seed(random_state: Any) -> int:
 
 _SHARED = {
     *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "every", "folder"),
-    *("memory", "objective__class_weight", "patience", "replicas", "steps", "validation", "verbose", "warm_start"),
+    *("memory", "metrics", "monitor", "objective__class_weight", "patience", "replicas", "steps", "validation", "verbose", "warm_start"),
 }
 
 
@@ -239,6 +244,10 @@ def _held_out(given: object) -> bool:
     return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2)
 
 
+def _calls(given: object) -> bool:
+    return callable(given) and arguments(given) > 0
+
+
 def _by_pattern(given: object) -> bool:
     return isinstance(given, Mapping) and all(isinstance(pattern, str) for pattern in given)
 
@@ -264,6 +273,8 @@ LEGAL: dict[str, Legal] = {
     "weighting": Choice("example", "group"),
     "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
     "every": Whole(1) | None,
+    "metrics": _Read("a list of metrics, or metrics by name", metrics_of),
+    "monitor": Such("the name of one of the metrics", lambda given: isinstance(given, str)) | None,
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
     "augment": Such("a function of a row, or one of a batch that is marked @batchwise", callable) | None,
@@ -273,7 +284,7 @@ LEGAL: dict[str, Legal] = {
     "device": Such("a device such as 'cpu' or 'cuda:0'", lambda given: isinstance(given, str | torch.device)) | None,
     "dtype": Choice(*DTYPES),
     "memory": Whole(1, 2**50),
-    "callbacks": Several("a list of functions of a record", Such("a function", callable)),
+    "callbacks": Several("a list of functions of a record, or of a record and the learner", Such("a function", _calls)),
     "verbose": Flag(),
     "folder": Such("a path", lambda given: isinstance(given, str | PathLike)) | None,
 }
@@ -298,6 +309,7 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
             f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "
             f"{told(learner.augment)}; leave it out"
         )
+    check_metrics(learner, objective)
     if learner.epochs is not None and learner.steps is not None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Configured
+from weft.core.corpus import Corpus
 from weft.core.objective import Objective, Output, reduce
 from weft.core.optimizer import Optimizer
 from weft.core.random import key_of
@@ -217,6 +218,12 @@ def check_objective(objective: Objective, source: Source) -> None:
     _expect(name in measures, f"expected the progress measure {name!r} among measure()'s {sorted(measures)}")
     _expect(direction in ("min", "max"), f"expected progress to say 'min' or 'max', got {direction!r}")
     for key, value in measures.items():
+        if isinstance(value, Corpus):
+            value.checked(key, rows)
+            cut = [tree_map(lambda t: t[s], batch) for s in (slice(0, rows // 2), slice(rows // 2, None))]  # noqa: B023
+            parts, whole = (engine.measure(state, iter(each))[key] for each in (cut, [batch]))
+            _close(parts, whole, f"{key!r} of a batch in two parts against the whole")
+            continue
         _expect(value.shape in ((), (rows,)), f"expected {key!r} of shape () or ({rows},), got {tuple(value.shape)}")
     many = _replicas(objective, ERM(), source, [0, 1])
     single = _trained(objective, ERM(), source, [1])
