@@ -107,7 +107,11 @@ def test_the_contract_holds_and_lies_are_found():
         (Corpus(sums={"a": torch.zeros(2)}, conclude=f1_of), ValueError, "'odd' of a value for each of the 16 rows"),
         (Corpus(sums={"a": 1.0}, conclude=f1_of), ValueError, "each of the 16 rows, got 1.0"),
         (Corpus(rows={"weight": torch.zeros(16)}, conclude=f1_of), ValueError, "without 'weight', which is added"),
-        (Corpus(rows={"a": torch.zeros(16)}, conclude=lambda rows: rows["a"]), ValueError, r"one number, got shape \(16,\)"),
+        (
+            Corpus(rows={"a": torch.zeros(16)}, conclude=lambda rows: rows["a"]),
+            ValueError,
+            r"one number, got shape \(16,\)",
+        ),
     ],
 )
 def test_wrong_ones_are_refused(corpus, error, match):

@@ -38,7 +38,9 @@ def test_the_rate_of_the_last_step_is_told():
 
 def test_players_have_rates_of_their_own():
     optimizers = {"generator": Optimizer("adam", lr=1e-3), "critic": Optimizer("sgd", lr=0.1)}
-    game = Learner(GAN(latent=2, hidden=(8,)), optimizer=optimizers, steps=4, every=2, schedule="linear", random_state=0)
+    game = Learner(
+        GAN(latent=2, hidden=(8,)), optimizer=optimizers, steps=4, every=2, schedule="linear", random_state=0
+    )
     history = game.fit(ring(50)).history_
     np.testing.assert_allclose(history["generator_lr"], [0.75e-3, 0.25e-3])
     np.testing.assert_allclose(history["critic_lr"], [0.075, 0.025])
@@ -47,7 +49,9 @@ def test_players_have_rates_of_their_own():
 
 def test_a_sweep_tells_each_replicas():
     sweep = line("linear", replicas={"optimizer__lr": [0.1, 0.01]}, every=18).fit(X, Y)
-    np.testing.assert_allclose(sweep.history_["lr"], [[0.1 * (1 - 17 / 36), 0.01 * (1 - 17 / 36)], [0.1 / 36, 0.01 / 36]])
+    np.testing.assert_allclose(
+        sweep.history_["lr"], [[0.1 * (1 - 17 / 36), 0.01 * (1 - 17 / 36)], [0.1 / 36, 0.01 / 36]]
+    )
 
 
 def by_hand(rate, schedule):

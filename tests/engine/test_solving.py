@@ -115,7 +115,11 @@ def _generator(seed):
 def _joint(x, means, scales, log_shares):
     squares = ((x[:, :, None] - means[:, None]) ** 2).sum(-1)
     d = x.shape[-1]
-    return log_shares[:, None] - squares / (2 * scales[:, None] ** 2) - d * torch.log(scales[:, None] * (2 * torch.pi) ** 0.5)
+    return (
+        log_shares[:, None]
+        - squares / (2 * scales[:, None] ** 2)
+        - d * torch.log(scales[:, None] * (2 * torch.pi) ** 0.5)
+    )
 
 
 class Single(Mixture):
@@ -131,7 +135,10 @@ class Single(Mixture):
             except StopIteration as end:
                 return None if end.value is None else {n: v[0] for n, v in end.value.items()}
             if self.told:
-                yield {n: v if n == "width" else v[0] for n, v in given[0].items()}, {n: v[0] for n, v in given[1].items()}
+                yield (
+                    {n: v if n == "width" else v[0] for n, v in given[0].items()},
+                    {n: v[0] for n, v in given[1].items()},
+                )
             else:
                 yield {n: v if n == "width" else v[0] for n, v in given.items()}
 
@@ -151,8 +158,10 @@ class _Seeded:
 
 
 def same(one, two):
-    for a, b in ((one.training_.runs[0].state.params, two.training_.runs[0].state.params),
-                 (one.training_.runs[0].state.buffers, two.training_.runs[0].state.buffers)):
+    for a, b in (
+        (one.training_.runs[0].state.params, two.training_.runs[0].state.params),
+        (one.training_.runs[0].state.buffers, two.training_.runs[0].state.buffers),
+    ):
         assert a.keys() == b.keys()
         for name in a:
             torch.testing.assert_close(a[name], b[name], rtol=1e-12, atol=1e-12)
@@ -398,7 +407,11 @@ def test_the_contract_holds_and_a_lie_is_found():
 @pytest.mark.parametrize(
     ("found", "error", "match"),
     [
-        ({"row": torch.zeros(2)}, KeyError, r"Wrong.solve to give parameters and buffers among \['rows', 'seen'\].*'row'"),
+        (
+            {"row": torch.zeros(2)},
+            KeyError,
+            r"Wrong.solve to give parameters and buffers among \['rows', 'seen'\].*'row'",
+        ),
         ({"seen": torch.zeros(3)}, TypeError, r"'seen' as torch.int64, as it was built, got torch.float32"),
         ({}, TypeError, "Wrong.solve to give tensors by the names"),
         ([1.0], TypeError, "got list"),
@@ -422,7 +435,11 @@ def test_wrong_solutions_are_refused(found, error, match):
         ({"a": "much"}, TypeError, "a number for 'a'"),
         ({"a": torch.zeros(5)}, ValueError, r"one number for 'a'.*got shape \(5,\)"),
         (({"loss": 1.0}, {"means": torch.zeros(1, 2, 2), "log_shares": torch.zeros(1, 2)}), ValueError, "got 'loss'"),
-        (({}, {"means": torch.zeros(1, 3, 2)}), ValueError, r"'means' in the shape that it was built, \(2, 2\), got \(3, 2\)"),
+        (
+            ({}, {"means": torch.zeros(1, 3, 2)}),
+            ValueError,
+            r"'means' in the shape that it was built, \(2, 2\), got \(3, 2\)",
+        ),
         (({}, {"means": torch.zeros(2, 2)}), ValueError, "with the 1 replicas on its leading axis"),
         ({"a": 1.0}, ValueError, "return the solution, got None"),
     ],

@@ -438,9 +438,9 @@ CASES = {
         r"missing a required argument: 'step_size'; give the rest by functools.partial",
     ),
     "a plateau that rises": (
-        lambda: classifier(
-            schedule=functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, mode="max")
-        ).fit(X, LABELS),
+        lambda: classifier(schedule=functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, mode="max")).fit(
+            X, LABELS
+        ),
         "of which min is better, got mode='max'; leave mode out",
     ),
     "a plateau with several ends": (

@@ -11,7 +11,6 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.metrics import f1_score, log_loss, make_scorer, mean_absolute_error, roc_auc_score
 from sklearn.model_selection import cross_val_score
-from torch import nn
 
 import weft
 from weft import Classifier, Learner, Optimizer, Regressor
@@ -47,7 +46,14 @@ def test_a_callback_sees_the_model_as_it_is(settings):
         assert view.history_[-1]["valid_loss"] is not None
         assert not view.objective_.training
         np.testing.assert_allclose(
-            [-np.log(np.take_along_axis(view.replica(k).predict_proba(FRESH), np.searchsorted(view.classes_, TRUE)[:, None], 1)).mean() for k in range(settings.get("replicas", 1))],
+            [
+                -np.log(
+                    np.take_along_axis(
+                        view.replica(k).predict_proba(FRESH), np.searchsorted(view.classes_, TRUE)[:, None], 1
+                    )
+                ).mean()
+                for k in range(settings.get("replicas", 1))
+            ],
             np.atleast_1d(record["valid_loss"]),
             rtol=1e-10,
         )
@@ -100,10 +106,14 @@ def test_replicas_one_after_another_are_seen_one_by_one():
 
 def test_games_and_what_is_solved_are_seen():
     drawn = []
-    Learner(GAN(latent=2, hidden=(8,)), steps=4, every=2, random_state=0, callbacks=[lambda r, m: drawn.append(m.sample(5))]).fit(ring(40))
+    Learner(
+        GAN(latent=2, hidden=(8,)), steps=4, every=2, random_state=0, callbacks=[lambda r, m: drawn.append(m.sample(5))]
+    ).fit(ring(40))
     assert [rows.shape for rows in drawn] == [(5, 2)] * 2
     seen = []
-    learner = Learner(LeastSquares(), dtype="float64", callbacks=[lambda r, m: seen.append(m.predict(X))]).fit(X, X[:, 0])
+    learner = Learner(LeastSquares(), dtype="float64", callbacks=[lambda r, m: seen.append(m.predict(X))]).fit(
+        X, X[:, 0]
+    )
     np.testing.assert_allclose(seen[0], learner.predict(X))
 
 
@@ -180,7 +190,13 @@ def test_torchmetrics_of_classes():
 
 
 def test_a_monitored_metric_says_how_training_goes():
-    settings = {**COMMON, "epochs": 12, "optimizer": Optimizer("sgd", lr=5.0), "validation": (FRESH, TRUE), "patience": 2}
+    settings = {
+        **COMMON,
+        "epochs": 12,
+        "optimizer": Optimizer("sgd", lr=5.0),
+        "validation": (FRESH, TRUE),
+        "patience": 2,
+    }
     learner = Classifier(metrics=["roc_auc"], monitor="roc_auc", **settings).fit(X, Y)
     column = learner.history_["valid_roc_auc"]
     name, value = learner.progress()

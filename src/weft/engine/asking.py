@@ -191,7 +191,9 @@ def _concluded(corpora: dict[str, Corpus], gathered: dict[str, Any], state: Stat
     with torch.no_grad():
         for name, corpus in corpora.items():
             each = [
-                corpus.concluded(name, gathered[name] if state.replicas is None else tree_map(itemgetter(k), gathered[name]), dtype)
+                corpus.concluded(
+                    name, gathered[name] if state.replicas is None else tree_map(itemgetter(k), gathered[name]), dtype
+                )
                 for k in range(state.replicas or 1)
             ]
             values[name] = torch.stack(each).to(state.device) if state.replicas else each[0].to(state.device)

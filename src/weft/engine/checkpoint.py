@@ -21,7 +21,7 @@ from weft.core.files import parsed, read_bytes, read_json
 from weft.core.manifest import Manifest
 from weft.core.values import Json, pack, unpack
 
-__all__ = ["FORMAT", "kept", "opened", "read", "tidy", "write"]
+__all__ = ["FORMAT", "kept", "opened", "packed", "read", "tidy", "write"]
 
 FORMAT = 3
 _UNLISTED = (1, 2)  # formats without a manifest; of 1, arrays have no mark of their own: see `weft.learner.folder`
@@ -36,7 +36,7 @@ def write(
     folder: Path,
     tree: Json,
     *,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
     run: str = "",
     data: Mapping[str, str] | None = None,
     beside: Sequence[str] = (),
@@ -46,23 +46,26 @@ def write(
     Args:
         folder: held by the caller alone, see `weft.core.files.alone`.
         tree: tensors and plain values.
-        files: the text of further files that are switched with it.
+        files: the text or bytes of further files that are switched with it.
         run, data, beside: see `weft.core.manifest.switch`.
     """
-    from safetensors.torch import save
-
-    tensors: dict[str, Tensor] = {}
-    plain = pack(tree, tensors)
     before = manifest.opened(folder)
     number = 0 if before is None else before.number + 1
     while (folder / f"state-{number}.safetensors").exists():  # of a format without a manifest
         number += 1
-    name = f"state-{number}.safetensors"
-    header = {"format": FORMAT, "tensors": name, "tree": plain}
-    texts = {"state.json": json.dumps(header, allow_nan=False), **(files or {})}
-    whole = {name: save(tensors), **{each: text.encode() for each, text in texts.items()}}
+    further = {name: data.encode() if isinstance(data, str) else data for name, data in (files or {}).items()}
+    whole = {**packed(tree, "state.json", f"state-{number}.safetensors"), **further}
     manifest.switch(folder, whole, weft=__version__, run=run, data=data or {}, beside=beside)
     tidy(folder)
+
+
+def packed(tree: Json, plain: str, tensors: str) -> dict[str, bytes]:
+    """The two files of a tree, by the names that they are to have."""
+    from safetensors.torch import save
+
+    found: dict[str, Tensor] = {}
+    header = {"format": FORMAT, "tensors": tensors, "tree": pack(tree, found)}
+    return {tensors: save(found), plain: json.dumps(header, allow_nan=False).encode()}
 
 
 def tidy(folder: Path) -> None:
@@ -71,7 +74,13 @@ def tidy(folder: Path) -> None:
     if found is None:
         return
     manifest.settle(folder, found)
-    left = [*folder.glob("state-*.safetensors"), *folder.glob(".state*.tmp"), *folder.glob(f".{manifest.NAME}.*.tmp")]
+    left = [
+        *folder.glob("state-*.safetensors"),
+        *folder.glob("kept-*"),
+        *folder.glob("kept.json"),
+        *folder.glob(".state*.tmp"),
+        *folder.glob(f".{manifest.NAME}.*.tmp"),
+    ]
     for old in left:
         if old.name not in found.files:
             old.unlink(missing_ok=True)
@@ -93,19 +102,21 @@ def read(folder: Path) -> Json:
     return opened(folder)[1]
 
 
-def opened(folder: Path, *names: str) -> tuple[Manifest | None, Json, list[bytes]]:
+def opened(
+    folder: Path, *names: str, files: tuple[str, str] = ("state.json", "state-*.safetensors")
+) -> tuple[Manifest | None, Json, list[bytes]]:
     """What is kept in a folder, all of one moment, checked: its manifest, the tree, and the bytes of further files.
 
-    Folders of earlier versions have no manifest.
+    `files` are those of the tree: the last checkpoint's, or those of an earlier one that was kept beside it. Folders of earlier versions have no manifest.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    path, found = folder / "state.json", None
+    path, found = folder / files[0], None
     if not kept(folder):
         raise FileNotFoundError(f"expected a run of weft in {folder}, got no {manifest.NAME} there")
     if (folder / manifest.NAME).exists():
-        found, (text, data, *others) = manifest.snapshot(folder, "state.json", "state-*.safetensors", *names)
+        found, (text, data, *others) = manifest.snapshot(folder, *files, *names)
         header = _header(parsed(text, path), path)
     else:
         header = _header(read_json(path), path)

@@ -143,7 +143,9 @@ class _Solver:
 
     def _number(self, name: object, value: object) -> Tensor:
         if name in TOLD:
-            raise ValueError(f"expected {self.name} to name its numbers otherwise, got {name!r}, which every record has")
+            raise ValueError(
+                f"expected {self.name} to name its numbers otherwise, got {name!r}, which every record has"
+            )
         try:
             number = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
         except (TypeError, ValueError, RuntimeError) as error:

@@ -88,6 +88,8 @@ class Learner(Taking, Answers):
             True ends the run at hand.
         verbose: whether to show a progress bar.
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
+        keep: how many of the best checkpoints to keep in the folder beside the last one, by the progress measure (of
+            replicas trained at once by its mean), of the task at hand: `weft.load(folder, checkpoint=0)` is the best.
 
     Attributes:
         objective_: the objective with what was learned; of replicas, what the first of them has.
@@ -141,6 +143,7 @@ class Learner(Taking, Answers):
         callbacks: Sequence[Callable[..., Any]] = (),
         verbose: bool = False,
         folder: Any = None,
+        keep: int | None = None,
     ) -> None:
         self.objective = objective
         self.strategy = strategy
@@ -168,6 +171,7 @@ class Learner(Taking, Answers):
         self.callbacks = callbacks
         self.verbose = verbose
         self.folder = folder
+        self.keep = keep
 
     # --- what the parameters mean ---------------------------------------------------------------------
 
@@ -325,6 +329,13 @@ class Learner(Taking, Answers):
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
         distributed.start(as_device(self.device))
         settings = self.settings()
+        if self.keep is not None and self.folder is None:
+            raise ValueError(f"expected a folder beside keep={self.keep}, got none; give folder=..., or leave keep out")
+        if len(self.metrics) and self.validation is None:
+            raise ValueError(
+                f"expected rows held out beside metrics={self.metrics!r}, got none; give validation=0.2, or "
+                "validation=(X, y)"
+            )
         if once and settings.objective.solved and not fresh and not resumed:
             raise ValueError(
                 f"expected all rows at once for {type(settings.objective).__name__}, which is solved, not descended: a "
@@ -360,6 +371,7 @@ class Learner(Taking, Answers):
                     plan,
                     training.phase,
                     watch=Watching(self, source),
+                    note=lambda engine, record: folder.note(self, engine, record),
                     keep=lambda must: folder.keep(self, must),
                     shown=self.verbose,
                 )
@@ -423,7 +435,7 @@ class Learner(Taking, Answers):
         told = self.training_.settings[k]
         own = copy.copy(self._with(told))
         run = copied(every[k], Settings.of(own, own._objective()))
-        own.replicas, own.folder, own.seeds_ = None, None, [self.seeds_[k]]
+        own.replicas, own.folder, own.keep, own.seeds_ = None, None, None, [self.seeds_[k]]
         own.training_ = replace(self.training_, settings=[told], runs=[run])
         own.history_ = History(
             {n: v[k] if isinstance(v, np.ndarray) else v for n, v in record.items()} for record in self.history_

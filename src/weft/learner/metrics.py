@@ -85,10 +85,6 @@ def check_metrics(learner: Learner, objective: Objective) -> None:
     """Raises for metrics that could not be taken."""
     found = metrics_of(learner.metrics)
     monitored(learner)
-    if found and learner.validation is None:
-        raise ValueError(
-            f"expected rows held out beside metrics={list(found)}, got none; give validation=0.2, or validation=(X, y)"
-        )
     offered = objective.capabilities()
     if found and "y" not in objective.fields:
         raise ValueError(
@@ -126,12 +122,16 @@ class Judge:
             rows = self._rows(looking.replica(k))
             for name, metric in self.metrics.items():
                 columns[name].append(math.nan if one is None else self._taken(name, metric, one, rows))
-        values = {name: torch.tensor(column, dtype=torch.float64, device=state.device) for name, column in columns.items()}
+        values = {
+            name: torch.tensor(column, dtype=torch.float64, device=state.device) for name, column in columns.items()
+        }
         return {name: value if state.replicas else value[0] for name, value in values.items()}
 
     def _rows(self, run: State) -> Batch:
         parts = list(self.validation.once(apart(run), _ROWS))
-        return {name: torch.cat([part[name] for part in parts]).cpu() for name in ("x", "y", "weight") if name in parts[0]}
+        return {
+            name: torch.cat([part[name] for part in parts]).cpu() for name in ("x", "y", "weight") if name in parts[0]
+        }
 
     def _taken(self, name: str, metric: Metric, learner: Learner, rows: Batch) -> float:
         x, y, weight = rows["x"], rows["y"], rows.get("weight")
@@ -149,7 +149,9 @@ class Judge:
 
     def _by_torch(self, name: str, metric: Metric, learner: Learner, rows: Batch) -> float:
         if "weight" in rows:
-            raise ValueError(f"expected rows without weights for torchmetrics' {name!r}, got some; take a scorer instead")
+            raise ValueError(
+                f"expected rows without weights for torchmetrics' {name!r}, got some; take a scorer instead"
+            )
         own = metric.clone()
         own.sync_on_compute = False  # every process has all rows
         offered: Callable[[str], bool] = learner.objective_.capabilities().__contains__

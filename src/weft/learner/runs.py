@@ -333,12 +333,13 @@ def train_all(
     phase: Phase,
     *,
     watch: Callable[[Engine, State, Record], list[object]],
+    note: Callable[[Engine, Record], None],
     keep: Callable[[bool], None],
     shown: bool,
 ) -> None:
     """Runs the plan in every run, then consolidates the task.
 
-    `watch` is called with each record, and ends the run at hand where it says True; `keep` is called whenever
+    `watch` is called with each record, and ends the run at hand where it says True; so is `note`; `keep` is called whenever
     state and phase are such that the training can go on from them, with whether it must.
     """
     first = world()[0] == 0
@@ -365,6 +366,7 @@ def train_all(
                     bar.update(record)
                 if anywhere(any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in told)):
                     stop(state, "stopped by a callback")
+                note(engine, record)
                 keep(False)
         if state.step < state.origin + plan.steps and not state.diverged:
             known = Known(state.step, source.epoch, phase.task, phase.once, source.extent)

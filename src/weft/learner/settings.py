@@ -172,8 +172,19 @@ def as_seed(random_state: Any) -> int:
 
 
 _SHARED = {
-    *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "every", "folder"),
-    *("memory", "metrics", "monitor", "objective__class_weight", "patience", "replicas", "steps", "validation", "verbose", "warm_start"),
+    *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "every", "folder", "keep"),
+    *(
+        "memory",
+        "metrics",
+        "monitor",
+        "objective__class_weight",
+        "patience",
+        "replicas",
+        "steps",
+        "validation",
+        "verbose",
+        "warm_start",
+    ),
 }
 
 
@@ -286,6 +297,7 @@ LEGAL: dict[str, Legal] = {
     "memory": Whole(1, 2**50),
     "callbacks": Several("a list of functions of a record, or of a record and the learner", Such("a function", _calls)),
     "verbose": Flag(),
+    "keep": Whole(1, 1000) | None,
     "folder": Such("a path", lambda given: isinstance(given, str | PathLike)) | None,
 }
 """What the Learner's parameters may be."""

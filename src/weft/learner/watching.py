@@ -65,7 +65,7 @@ def present(learner: Learner, engine: Engine, state: State, *, kept: bool = True
         told = [training.settings[i]]
         seen = copy.copy(learner._with(told[0]))
         seen.replicas, seen.seeds_ = None, [learner.seeds_[i]]
-    seen.callbacks, seen.folder, seen.verbose = (), None, False
+    seen.callbacks, seen.folder, seen.keep, seen.verbose = (), None, None, False
     seen.training_ = replace(training, settings=told, runs=[Run(own, now)], phase=Phase(), folder=None)
     past = [] if len(training.runs) > 1 else list(learner.history_)
     begun = training.phase.runs

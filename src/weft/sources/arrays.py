@@ -244,7 +244,9 @@ class Arrays(Source):
         """This part's rows in their own order."""
         if state.device != self._group.device:
             self.to(state.device)
-        lead = tuple(state.seeds.shape) if self.holdout == 0.0 else ()  # replicas that share all rows share their memory
+        lead = (
+            tuple(state.seeds.shape) if self.holdout == 0.0 else ()
+        )  # replicas that share all rows share their memory
         chosen = self._chosen(key_of(state.seeds.reshape(-1)[0] if lead else state.seeds))
         for start in range(0, chosen.shape[-1], rows):
             batch = self._rows(chosen[..., start : start + rows])

@@ -59,6 +59,9 @@ class Options:
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without progress after which to stop, with the best parameters."}
     )
+    keep: int | None = field(
+        default=None, metadata={"help": "How many of the best checkpoints to keep beside the last."}
+    )
     seed: int = field(default=0, metadata={"help": "Everything random follows from it."})
     device: str | None = field(default=None, metadata={"help": "cpu, cuda:0, ...; CUDA where there is one."})
     dtype: str = field(default="float32", metadata={"help": "float32, float64 or bfloat16."})
@@ -112,5 +115,6 @@ class Options:
             "batch_size": self.batch_size or None,
             "validation": table.held_out,
             "random_state": self.seed,
+            "keep": None if folder is None else self.keep,
         }
         return Learner(**settings, verbose=verbose, folder=folder)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.composed import Composed
-from weft.core.corpus import Corpus
 from weft.core.configured import Range, closest
+from weft.core.corpus import Corpus
 from weft.core.legal import WIDTHS, Number, Such, Whole
 from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.core.composed import Composed
-from weft.core.corpus import Corpus
 from weft.core.configured import closest
+from weft.core.corpus import Corpus
 from weft.core.legal import Number, Such
 from weft.core.objective import Objective, Output
 from weft.core.random import place
