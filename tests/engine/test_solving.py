@@ -1,4 +1,4 @@
-"""What is solved gives parameters and buffers of any shape, at once or in iterations, for replicas together or apart."""
+"""What is solved gives parameters and buffers of any shape, at once or in iterations; replicas together or apart."""
 
 import copy
 import pickle
@@ -325,7 +325,7 @@ def test_what_is_not_finite_is_named_and_frozen(kind):
     assert np.isnan(many.history_["log_likelihood"][3:, 1]).all()
     for k in (0, 2):
         same(many.replica(k), Learner(Single(), **{**COMMON, "random_state": k}).fit(X))
-    with pytest.raises(Diverged, match="finite solution of .*at iteration 3: 'scales'"):
+    with pytest.raises(Diverged, match=r"finite solution of .*at iteration 3: 'scales'"):
         Learner(kind(spoil=0), **COMMON).fit(X)
 
     class Odd(kind):

@@ -202,9 +202,9 @@ class Objective(Configured, nn.Module):
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
         solved: whether `solve` gives parameters and buffers, so that there is no descent.
-        solves: how replicas are solved: `each` by itself, side by side; all `together` in one call, which takes and gives
-            tensors with the replicas on their leading axis; or `apart`, as runs of their own, where the shapes of their
-            solutions may differ.
+        solves: how replicas are solved: `each` by itself, side by side; all `together` in one call, which takes and
+            gives tensors with the replicas on their leading axis; or `apart`, as runs of their own, where the shapes of
+            their solutions may differ.
         carried: patterns of the names of buffers that go on from step to step (chains, slow copies) and are never
             averaged over groups or processes; others are statistics.
         provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`, `mass`), and `distribution`

@@ -107,7 +107,8 @@ def opened(
 ) -> tuple[Manifest | None, Json, list[bytes]]:
     """What is kept in a folder, all of one moment, checked: its manifest, the tree, and the bytes of further files.
 
-    `files` are those of the tree: the last checkpoint's, or those of an earlier one that was kept beside it. Folders of earlier versions have no manifest.
+    `files` are those of the tree: the last checkpoint's, or those of an earlier one that was kept beside it. Folders of
+    earlier versions have no manifest.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load

@@ -140,7 +140,7 @@ def rates_of(engine: Engine, state: State) -> dict[str, Tensor]:
     """
     told = {}
     for player in engine.players:
-        used = engine.used.get(player)
+        used: float | Tensor | None = engine.used.get(player)
         if used is None:
             used = engine.settings[player][0] * factor_of(engine, state, player, state.step - 1)
         rate = torch.as_tensor(used, dtype=torch.float64, device=state.device)

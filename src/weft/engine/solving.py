@@ -194,7 +194,7 @@ class _Work:
         return any(not solver.done for solver in self.solvers)
 
     def iterate(self) -> dict[str, Tensor] | None:
-        """An iteration of every solver; what a record tells of it, over the replicas, or None where it tells nothing."""
+        """An iteration of every solver; what a record tells of it, over the replicas, or None."""
         values: dict[str, Tensor] = {}
         new: list[int] = []
         yielded = ended = False
@@ -266,8 +266,8 @@ class _Work:
         for name, value in found.items():
             if name not in held:
                 raise KeyError(
-                    f"expected {solver.name} to give parameters and buffers among {sorted(held)}, got {name!r}; make it "
-                    "in build"
+                    f"expected {solver.name} to give parameters and buffers among {sorted(held)}, got {name!r}; make "
+                    "it in build"
                 )
             old = held[name]
             if stacked and value.shape[:1] != (self.count,):
@@ -278,13 +278,13 @@ class _Work:
             if name not in self.engine.open and value.shape[stacked:] != old.shape[lead:]:
                 raise ValueError(
                     f"expected {solver.name} to give {name!r} in the shape that it was built, "
-                    f"{tuple(old.shape[lead:])}, got {tuple(value.shape[stacked:])}; reshape it there, or build it empty "
-                    "(torch.empty(0)) where only the solution tells its shape"
+                    f"{tuple(old.shape[lead:])}, got {tuple(value.shape[stacked:])}; reshape it there, or build it "
+                    "empty (torch.empty(0)) where only the solution tells its shape"
                 )
             if not old.is_floating_point() and not old.is_complex() and value.is_floating_point():
                 raise TypeError(
-                    f"expected {solver.name} to give {name!r} as {old.dtype}, as it was built, got {value.dtype}; round "
-                    "it there, or build it in another dtype"
+                    f"expected {solver.name} to give {name!r} as {old.dtype}, as it was built, got {value.dtype}; "
+                    "round it there, or build it in another dtype"
                 )
             cast[name] = value.detach().to(old.device, old.dtype, copy=True)
         taken = []
@@ -367,8 +367,8 @@ class _Work:
                 return {name: value.masked_fill(others, math.nan) for name, value in every.items()}
             except (RuntimeError, NotImplementedError) as error:
                 warnings.warn(
-                    f"replicas are measured one after another: {type(state.objective).__name__} cannot be vectorized by "
-                    f"torch.vmap ({str(error).splitlines()[0][:120]})",
+                    f"replicas are measured one after another: {type(state.objective).__name__} cannot be vectorized "
+                    f"by torch.vmap ({str(error).splitlines()[0][:120]})",
                     VectorizationWarning,
                     stacklevel=6,
                 )

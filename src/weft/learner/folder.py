@@ -210,7 +210,7 @@ class Folder:
             own = self._own(training)
             beside = ["recipe.json"] if own and (self.path / "recipe.json").exists() else []
             new, stays = self.best.files(training, self.path, own=own)
-            whole = {**files, **new}
+            whole: dict[str, str | bytes] = {**files, **new}
             checkpoint.write(
                 self.path,
                 _tree(learner),

@@ -37,7 +37,7 @@ def _is_torch(metric: object) -> bool:
 
 
 def metrics_of(given: object) -> dict[str, Metric]:
-    """The `metrics` parameter by name: names of scikit-learn's scorers, scorers, torchmetrics' objects, or those by name."""
+    """The `metrics` parameter by name: scikit-learn's scorers or their names, torchmetrics' objects."""
     if isinstance(given, str) or not isinstance(given, Mapping | list | tuple):
         raise TypeError(f"expected a list of metrics such as ['roc_auc'], or metrics by name, got {told(given)}")
     found: dict[str, Metric] = {}
@@ -75,8 +75,8 @@ def monitored(learner: Learner) -> tuple[str, str] | None:
     rises = getattr(metric, "higher_is_better", None) if _is_torch(metric) else True  # by scikit-learn's convention
     if rises is None:
         raise ValueError(
-            f"expected a metric that says whether more of it is better, to be monitored, got {learner.monitor!r}, whose "
-            "higher_is_better is None"
+            f"expected a metric that says whether more of it is better, to be monitored, got {learner.monitor!r}, "
+            "whose higher_is_better is None"
         )
     return learner.monitor, "max" if rises else "min"
 

@@ -339,8 +339,8 @@ def train_all(
 ) -> None:
     """Runs the plan in every run, then consolidates the task.
 
-    `watch` is called with each record, and ends the run at hand where it says True; so is `note`; `keep` is called whenever
-    state and phase are such that the training can go on from them, with whether it must.
+    `watch` is called with each record, and ends the run at hand where it says True; so is `note`; `keep` is called
+    whenever state and phase are such that the training can go on from them, with whether it must.
     """
     first = world()[0] == 0
     said: set[str] = set()
