@@ -225,3 +225,57 @@ def test_one_kernel_draws_what_the_plain_operations_draw(shape, monkeypatch):
     assert torch.equal(host[0], kernel[0])
     assert torch.equal(plain[2], kernel[2])
     torch.testing.assert_close(host[1], kernel[1], rtol=1e-5, atol=1e-6)
+
+
+def test_convolutions_are_laid_out_for_the_device_and_compute_the_same():
+    images, labels = rng.normal(size=(64, 3, 8, 8)), np.arange(64) % 2
+
+    def fit(device, **settings):
+        conv = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.Flatten())
+        whole = nn.Sequential(conv, nn.Linear(144, 2))
+        settings = {"epochs": 6, "batch_size": 16, "dtype": "float64", "random_state": 0, "device": device, **settings}
+        return Classifier(whole, **settings).fit(images, labels)
+
+    there, here = fit("cuda"), fit("cpu")
+    np.testing.assert_allclose(there.predict_proba(images), here.predict_proba(images), atol=1e-9)
+    weight = there.training_.runs[0].state.params["net.0.0.weight"]
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+    low = fit("cuda", dtype="float32", precision="bf16")
+    plain = fit("cuda", dtype="float32")
+    assert np.abs(low.predict_proba(images) - plain.predict_proba(images)).max() < 0.1
+    assert not np.array_equal(low.predict_proba(images), plain.predict_proba(images))
+    both = fit("cuda", dtype="float32", precision="bf16", replicas=2)
+    assert np.abs(both.replica(0).predict_proba(images) - low.predict_proba(images)).max() < 0.1
+
+
+@pytest.mark.parametrize("optimizer", ["adam", Optimizer("sgd", lr=0.05, momentum=0.9)], ids=["adam", "sgd"])
+def test_a_fused_step_takes_the_schedule_and_stops_where_a_run_diverges(optimizer):
+    """Recorded in float32 the optimizer's own kernel is gated; the same numbers as by the eager engine."""
+    settings = {"epochs": 8, "batch_size": 16, "random_state": 0, "device": "cuda", "schedule": "cosine"}
+
+    def fit(capture, **more):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("weft.engine.capture._GRAPHS", 8 if capture else 0)
+            return Classifier(hidden=(16,), optimizer=optimizer, **{**settings, **more}).fit(X, Y)
+
+    np.testing.assert_allclose(fit(True).predict_proba(X), fit(False).predict_proba(X), atol=2e-5)
+    rows = X.copy()
+    rows[40:] *= 1e30
+    with pytest.raises(FloatingPointError, match="diverged at step"):
+        Classifier(hidden=(16,), optimizer=Optimizer("sgd", lr=1e20), **settings).fit(rows, Y)
+
+
+def test_replicas_of_convolutions_are_the_single_runs():
+    images, labels = rng.normal(size=(64, 3, 8, 8)), np.arange(64) % 2
+
+    def fit(**settings):
+        conv = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
+        whole = nn.Sequential(conv, nn.Linear(288, 2))
+        settings = {"epochs": 6, "batch_size": 16, "dtype": "float64", "device": "cuda", **settings}
+        return Classifier(whole, **settings).fit(images, labels)
+
+    three = fit(replicas=3, random_state=0)
+    for k in range(3):
+        one = fit(random_state=k)
+        np.testing.assert_allclose(three.replica(k).predict_proba(images), one.predict_proba(images), atol=1e-9)

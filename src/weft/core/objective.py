@@ -219,6 +219,7 @@ class Objective(Configured, nn.Module):
             (numbers), `counts` (0, 1, 2, ...) or `amounts` (numbers > 0).
         ordered: whether the order of the classes counts, so that labels without one (text) are refused.
         class_weight: weights by class label, `balanced`, or None.
+        lowered: the dtype in which its layers compute, where it is a lower one than the parameters'; set by the engine.
     """
 
     players: ClassVar[tuple[str, ...]] = ()
@@ -236,6 +237,7 @@ class Objective(Configured, nn.Module):
     targets: str = "values"
     ordered: bool = False
     class_weight: Any = None
+    lowered: torch.dtype | None = None
 
     def build(self, spec: Spec) -> None:
         """Makes the networks, given the names, shapes and dtypes of a batch."""

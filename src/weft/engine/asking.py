@@ -21,6 +21,7 @@ from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine.distributed import joined, total, world
 from weft.engine.holding import holding
 from weft.engine.memory import rows_at_a_time
+from weft.engine.precision import lowering, raised
 from weft.engine.replicas import apart, mapped, numbered
 from weft.engine.serving import serving
 from weft.engine.vectorize import vectorized
@@ -64,8 +65,10 @@ def call(
 
         # A measure may run the forward more than once, and means the same draws.
         drawing = keyed(key, rows, again=name == "measure")
-        with torch.no_grad(), held, drawing, serving(objective, ask, args, rows, what):
-            return ask(*args)
+        serves, lowered = serving(objective, ask, args, rows, what), lowering(objective, key.device)
+        with torch.no_grad(), held, drawing, serves, lowered:
+            answer = ask(*args)
+        return answer if objective.lowered is None else raised(answer)
     finally:
         objective.train(training)
 

@@ -8,6 +8,8 @@ replay, and a replica that diverges is frozen by a mask, which the host reads at
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,17 @@ def stepper(engine: Engine, state: State) -> Engine | Captured:
     plain = all(isinstance(scheduler, Plateau) for scheduler in engine.schedulers.values())
     capturable = state.device.type == "cuda" and plain and engine.capture and alone and not recurrent
     return Captured(engine, state) if capturable else engine
+
+
+@contextmanager
+def _searching() -> Iterator[None]:
+    """Within it cuDNN tries its kernels once for each shape and takes the fastest, unless determinism is asked for."""
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.benchmark
+    cudnn.benchmark = before or not (cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
 
 
 Kind = tuple[tuple[str, ...], tuple[tuple[tuple[int, ...], torch.dtype], ...]]
@@ -87,7 +100,8 @@ class Captured:
     def _eager(self, batch: Batch) -> dict[str, Tensor]:
         """A step by the engine, its results put where the graphs look for them."""
         kept = dict(self.state.strategy)
-        report = self.engine.step(self.state, batch)
+        with _searching():
+            report = self.engine.step(self.state, batch)
         for player, tree in kept.items():
             if tree_same(tree, self.state.strategy[player]):  # else it has grown, as it may in its first steps
                 tree_copy_(tree, self.state.strategy[player])
@@ -103,7 +117,7 @@ class Captured:
             set_rates(engine, state, player, 1.0)  # the factor is applied to the step, inside
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph):
+            with _searching(), torch.cuda.graph(graph):
                 in_training(engine.objective)
                 for player in movers:
                     kept = state.strategy[player]

@@ -23,8 +23,9 @@ from weft.engine.gradients.gradient import conclude, gradient, local, pool, shar
 from weft.engine.gradients.loss import Parts, Place, Slope
 from weft.engine.gradients.route import Route, look
 from weft.engine.gradients.squares import MOST
-from weft.engine.moves import clipped, norm, projected, updated
-from weft.engine.rating import Plateau, factor_of, prepare, set_rates
+from weft.engine.moves import alike, clipped, gate, gated, norm, projected, ungate, updated
+from weft.engine.precision import lay_out
+from weft.engine.rating import Plateau, factor_of, prepare, rate_of, scaled, set_rates
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule
@@ -60,6 +61,7 @@ class Engine:
             the strategy's own by their names, and `lr`.
         replicas: how many, or None for a single run.
         progress: the measure that says how training goes, in place of the objective's own.
+        lowered: a dtype for the layers to compute in, lower than the parameters'; None for theirs.
     """
 
     call = staticmethod(call)
@@ -85,7 +87,9 @@ class Engine:
         swept: dict[str, Tensor] | None = None,
         replicas: int | None = None,
         progress: tuple[str, str] | None = None,
+        lowered: torch.dtype | None = None,
     ) -> None:
+        objective.lowered = lowered
         self.objective, self.strategy, self.optimizers = objective, strategy, optimizers
         self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
         self.replicas, self.capture = replicas, capture
@@ -161,6 +165,7 @@ class Engine:
     def prepare(self, state: State) -> None:
         """Fresh optimizers and schedules over the state's parameters, where they are descended."""
         state.act = self.call
+        lay_out(state)
         for player in () if self.objective.solved else self.players:
             params = {n: state.params[n] for n in self.names[player]}
             # Replicas with rates of their own: a step at rate 1, as precise as it can be, is scaled for each of them.
@@ -357,36 +362,37 @@ class Engine:
         may have stopped.
         """
         optimizer, scheduler = state.optimizers[player], self.schedulers.get(player)
+        amend = self.strategy.does("update") or self.rates is not None
         if factor is None and (scheduler is None or isinstance(scheduler, Plateau)):
             now = factor_of(self, state, player)
-            factor = now if isinstance(now, Tensor) else None  # each replica its own: of the step, not of the rate
             set_rates(self, state, player, 1.0 if isinstance(now, Tensor) else now)
-        amend = frozen or self.strategy.does("update") or self.rates is not None or factor is not None
+            if isinstance(now, Tensor):  # each replica its own: of the step, not of the rate
+                factor, amend = now, True
+        if frozen and not amend:
+            amend = self.replicas is not None or factor is None or not gated(optimizer)
+            if not amend and factor is not None:
+                gate(optimizer, [factor * rate for rate in self.settings[player]], state.active)
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         rate = optimizer.param_groups[0]["lr"]
         for name, g in gradient.items():
-            state.params[name].grad = g
+            state.params[name].grad = alike(g, state.params[name])
         optimizer.step()
         for name in gradient:
             state.params[name].grad = None
+        ungate(optimizer)
         if scheduler is not None and not isinstance(scheduler, Plateau):
             self.used[player] = rate
             scheduler.step()
         if not amend:
             state.strategy[player] = own
             return
-        step = {n: state.params[n] - old for n, old in before.items()}
-        if factor is not None:
-            step = {n: s * (self.broadcast(factor, s) if factor.dim() else factor) for n, s in step.items()}
-        if self.rates is not None:
-            common = {n for n in step if self.optimizers[player].group_of(n) is None}
-            step = {n: s * self.broadcast(self.rates, s) if n in common else s for n, s in step.items()}
+        step = scaled(self, player, {n: state.params[n] - old for n, old in before.items()}, factor)
         if self.strategy.does("update"):
             if self.objective.projects:  # it is told of the step that is made
                 ends = {**state.params, **{n: old + step[n] for n, old in before.items()}}
                 step |= {n: p - before[n] for n, p in self._projected(ends, player).items()}
             at = self._place(state, player)._replace(params=before)
-            route, lr = self._route(player, at, batch), self._rate(player, rate, factor, step)
+            route, lr = self._route(player, at, batch), rate_of(self, rate, factor, next(iter(step.values())))
 
             def act(
                 at: Place, batch: Batch, step: Params, lr: Tensor, key: Tensor, own: StrategyState, swept: Params
@@ -399,14 +405,6 @@ class Engine:
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
         kept = frozen and self.replicas is not None  # a single run that has stopped makes no further step
         state.strategy[player] = going(state.active, own, state.strategy[player]) if kept else own
-
-    def _rate(self, player: str, rate: float | Tensor, factor: Tensor | None, like: Params) -> Tensor:
-        """The learning rate now, for each replica."""
-        first = next(iter(like.values()))
-        lr = rate.to(first) if isinstance(rate, Tensor) else first.new_full((), rate)
-        lr = lr if factor is None else lr * factor
-        lr = lr if self.rates is None else lr * self.rates
-        return lr if self.replicas is None or lr.dim() else lr.expand(self.replicas)
 
     # --- a task's beginning and end ------------------------------------------------------------------
 

@@ -21,7 +21,36 @@ from weft.engine.gradients.loss import Place
 from weft.engine.gradients.route import Route
 from weft.engine.replicas import broadcast, mapped
 
-__all__ = ["clipped", "norm", "projected", "updated"]
+__all__ = ["alike", "clipped", "gate", "gated", "norm", "projected", "ungate", "updated"]
+
+
+def alike(gradient: Tensor, param: Tensor) -> Tensor:
+    """The gradient laid out in memory as the parameter, as fused optimizers ask."""
+    return gradient if gradient.stride() == param.stride() else torch.empty_like(param).copy_(gradient)
+
+
+def gated(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer itself can leave everything as it is by a mask: its step is one fused kernel.
+
+    Such a kernel reads its rate from the device in float32, which is too coarse for other parameters.
+    """
+    groups = optimizer.param_groups
+    single = all(p.dtype == torch.float32 for group in groups for p in group["params"])
+    fused = all(group.get("fused") for group in groups)
+    return single and fused and getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def gate(optimizer: torch.optim.Optimizer, rates: list[Tensor], active: Tensor) -> None:
+    """Lets a recorded step go by rates on the device, and leave all as it is where the run is no longer active."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    optimizer.grad_scale, optimizer.found_inf = None, (~active).float()  # type: ignore[attr-defined]
+
+
+def ungate(optimizer: torch.optim.Optimizer) -> None:
+    """Undoes `gate`, but for the rates."""
+    for name in ("grad_scale", "found_inf"):
+        vars(optimizer).pop(name, None)
 
 
 def norm(replicas: int | None, gradient: Params) -> Tensor:

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from weft.core.state import State
+from weft.core.trees import Params
 from weft.engine.schedule import is_plateau, is_torch_scheduler
 
 if TYPE_CHECKING:
     from weft.engine.engine import Engine
 
-__all__ = ["Plateau", "factor_of", "look", "prepare", "rates_of", "set_rates"]
+__all__ = ["Plateau", "factor_of", "look", "prepare", "rate_of", "rates_of", "scaled", "set_rates"]
 
 _KEPT = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
@@ -122,6 +123,24 @@ def factor_of(engine: Engine, state: State, player: str, step: int | None = None
         return factors[0] if engine.replicas is None else torch.tensor(factors, device=state.device, dtype=state.dtype)
     step = state.step if step is None else step
     return engine.schedule(min(1.0, (step - state.origin) / engine.total))  # type: ignore[return-value,arg-type]
+
+
+def scaled(engine: Engine, player: str, step: Params, factor: Tensor | None) -> Params:
+    """A proposed step times the factor, and times the replicas' own rates where the optimizer's is 1."""
+    if factor is not None:
+        step = {n: s * (engine.broadcast(factor, s) if factor.dim() else factor) for n, s in step.items()}
+    if engine.rates is not None:
+        common = {n for n in step if engine.optimizers[player].group_of(n) is None}
+        step = {n: s * engine.broadcast(engine.rates, s) if n in common else s for n, s in step.items()}
+    return step
+
+
+def rate_of(engine: Engine, rate: float | Tensor, factor: Tensor | None, like: Tensor) -> Tensor:
+    """The learning rate of a step, for each replica, given the optimizer's."""
+    lr = rate.to(like) if isinstance(rate, Tensor) else like.new_full((), rate)
+    lr = lr if factor is None else lr * factor
+    lr = lr if engine.rates is None else lr * engine.rates
+    return lr if engine.replicas is None or lr.dim() else lr.expand(engine.replicas)
 
 
 def look(engine: Engine, state: State, progress: Tensor) -> None:

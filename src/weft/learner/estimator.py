@@ -37,6 +37,8 @@ from weft.learner.settings import (
     as_strategy,
     changed_optimizer,
     check,
+    refuse_count,
+    refuse_start,
     replica_settings,
 )
 from weft.learner.sourcing import match, sources
@@ -65,12 +67,10 @@ class Learner(Taking, Answers):
         clip: the largest norm of a gradient.
         weighting: how environments of unequal size count: by `example` or by `group`.
         validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, or a source.
-        every: updates between two records (of what is solved in iterations, those); None for a pass, or a fiftieth of
-            `steps`.
-        metrics: what else is taken of the rows held out, at each record, as `valid_roc_auc`: names of scikit-learn's
-            scorers, scorers, objects of torchmetrics; a list, or a dictionary by name.
-        monitor: the one of the metrics that says how training goes (early stopping, the best of a sweep, a plateau);
-            None for the objective's own progress measure.
+        every: updates (or iterations) between two records; None for a pass, or a fiftieth of `steps`.
+        metrics: what else to take of the rows held out at each record, as `valid_roc_auc`: scorers of scikit-learn or
+            their names, objects of torchmetrics; a list, or by name.
+        monitor: the one of the metrics that says how training goes; None for the objective's own progress measure.
         patience: evaluations without progress after which training stops and the best parameters
             are put back; None to train to the end.
         replicas: how many independent copies to train at once, with seeds `random_state`,
@@ -82,10 +82,11 @@ class Learner(Taking, Answers):
         random_state: the seed; None takes one from NumPy's global state, as scikit-learn does.
         device: a PyTorch device; None takes CUDA where there is one.
         dtype: `float32`, `float64` or `bfloat16`.
+        precision: `bf16` lets matrix products and convolutions compute in bfloat16 over float32 parameters, with losses
+            and statistics in float32; None computes in `dtype`.
         memory: bytes that passes over groups or examples, evaluations and answers may take, beside the data.
-        callbacks: functions called with each record of `history_`, or with the record and the learner as it is by then
-            (a fitted copy, with all replicas that are trained at once), where they take two arguments; one that returns
-            True ends the run at hand.
+        callbacks: functions of each record of `history_`; where they take two arguments, also of the learner as it is
+            by then, a fitted copy with all replicas that are trained at once. One that returns True ends the run.
         verbose: whether to show a progress bar.
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
         keep: how many of the best checkpoints to keep in the folder beside the last one, by the progress measure (of
@@ -139,6 +140,7 @@ class Learner(Taking, Answers):
         random_state: Any = None,
         device: Any = None,
         dtype: str = "float32",
+        precision: str | None = None,
         memory: int = 2**30,
         callbacks: Sequence[Callable[..., Any]] = (),
         verbose: bool = False,
@@ -167,6 +169,7 @@ class Learner(Taking, Answers):
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
+        self.precision = precision
         self.memory = memory
         self.callbacks = callbacks
         self.verbose = verbose
@@ -329,18 +332,7 @@ class Learner(Taking, Answers):
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
         distributed.start(as_device(self.device))
         settings = self.settings()
-        if self.keep is not None and self.folder is None:
-            raise ValueError(f"expected a folder beside keep={self.keep}, got none; give folder=..., or leave keep out")
-        if len(self.metrics) and self.validation is None:
-            raise ValueError(
-                f"expected rows held out beside metrics={self.metrics!r}, got none; give validation=0.2, or "
-                "validation=(X, y)"
-            )
-        if once and settings.objective.solved and not fresh and not resumed:
-            raise ValueError(
-                f"expected all rows at once for {type(settings.objective).__name__}, which is solved, not descended: a "
-                "second partial_fit would forget the first; call fit with all rows, or give each part its task"
-            )
+        refuse_start(self, settings.objective, again=once and not fresh and not resumed)
         reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
         if isinstance(given.X, Source):
             if given.beside:
@@ -396,12 +388,7 @@ class Learner(Taking, Answers):
 
     def _go_on(self, source: Source, *, carry: bool) -> list[Run]:
         """The runs, for parameters that may have changed since."""
-        count = len(replica_settings(self.replicas, 0))
-        if count != len(self.seeds_):
-            raise ValueError(
-                f"expected the {len(self.seeds_)} replicas that training began with, got {count}; fit anew, without "
-                "warm_start"
-            )
+        refuse_count(self.replicas, len(self.seeds_))
         each = [self._settings_of(own) for own in self.training_.settings]
         return go_on(self.training_, each, source, carry=carry)
 

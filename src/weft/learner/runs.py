@@ -196,6 +196,7 @@ def make_engine(
         swept=swept,
         replicas=replicas,
         progress=settings.progress,
+        lowered=settings.lowered,
     )
 
 

@@ -44,10 +44,13 @@ __all__ = [
     "changed_optimizer",
     "check",
     "optimizers_of",
+    "refuse_count",
+    "refuse_start",
     "replica_settings",
 ]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+PRECISIONS = {None: None, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Settings:
     progress: tuple[str, str] | None
     device: torch.device
     dtype: torch.dtype
+    lowered: torch.dtype | None
     memory: int
 
     @classmethod
@@ -96,6 +100,7 @@ class Settings:
             progress=monitored(learner),
             device=as_device(learner.device),
             dtype=DTYPES[learner.dtype],
+            lowered=PRECISIONS[learner.precision],
             **{name: getattr(learner, name) for name in same},
         )
 
@@ -173,18 +178,8 @@ def as_seed(random_state: Any) -> int:
 
 _SHARED = {
     *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "every", "folder", "keep"),
-    *(
-        "memory",
-        "metrics",
-        "monitor",
-        "objective__class_weight",
-        "patience",
-        "replicas",
-        "steps",
-        "validation",
-        "verbose",
-        "warm_start",
-    ),
+    *("memory", "metrics", "monitor", "objective__class_weight", "patience", "precision", "replicas", "steps"),
+    *("validation", "verbose", "warm_start"),
 }
 
 
@@ -225,6 +220,15 @@ def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
                 "each a random_state of its own, or leave one out"
             )
     return rows
+
+
+def refuse_count(replicas: Any, begun: int) -> None:
+    """Raises where there are not as many replicas as training began with."""
+    count = len(replica_settings(replicas, 0))
+    if count != begun:
+        raise ValueError(
+            f"expected the {begun} replicas that training began with, got {count}; fit anew, without warm_start"
+        )
 
 
 def _same(value: object) -> object:
@@ -294,6 +298,7 @@ LEGAL: dict[str, Legal] = {
     "random_state": Whole(0, 2**63 - 1) | Such("a RandomState", lambda given: isinstance(given, RandomState)) | None,
     "device": Such("a device such as 'cpu' or 'cuda:0'", lambda given: isinstance(given, str | torch.device)) | None,
     "dtype": Choice(*DTYPES),
+    "precision": Choice("bf16") | None,
     "memory": Whole(1, 2**50),
     "callbacks": Several("a list of functions of a record, or of a record and the learner", Such("a function", _calls)),
     "verbose": Flag(),
@@ -316,6 +321,11 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
     if objective.solves not in SOLVES:
         raise closest(objective.solves, SOLVES, f"how {type(objective).__name__} solves replicas")
+    if learner.precision is not None and learner.dtype != "float32":
+        raise ValueError(
+            f"expected dtype='float32' beside precision={learner.precision!r}, whose parameters are float32 while the "
+            f"layers compute in bfloat16, got {learner.dtype!r}; leave one out"
+        )
     if learner.augment is not None and objective.solved:
         raise ValueError(
             f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "
@@ -324,6 +334,22 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
     check_metrics(learner, objective)
     if learner.epochs is not None and learner.steps is not None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
+
+
+def refuse_start(learner: Learner, objective: Objective, *, again: bool) -> None:
+    """Raises for what keeps a learner from training, though it may answer: `again` is a pass after others."""
+    if learner.keep is not None and learner.folder is None:
+        raise ValueError(f"expected a folder beside keep={learner.keep}, got none; give folder=..., or leave keep out")
+    if len(learner.metrics) and learner.validation is None:
+        raise ValueError(
+            f"expected rows held out beside metrics={learner.metrics!r}, got none; give validation=0.2, or "
+            "validation=(X, y)"
+        )
+    if again and objective.solved:
+        raise ValueError(
+            f"expected all rows at once for {type(objective).__name__}, which is solved, not descended: a second "
+            "partial_fit would forget the first; call fit with all rows, or give each part its task"
+        )
 
 
 def _refuse_marks(learner: Learner, objective: Objective) -> None:

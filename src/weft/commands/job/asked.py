@@ -65,6 +65,9 @@ class Options:
     seed: int = field(default=0, metadata={"help": "Everything random follows from it."})
     device: str | None = field(default=None, metadata={"help": "cpu, cuda:0, ...; CUDA where there is one."})
     dtype: str = field(default="float32", metadata={"help": "float32, float64 or bfloat16."})
+    precision: str | None = field(
+        default=None, metadata={"help": "bf16 computes in bfloat16 over float32 parameters.", "metavar": "NAME"}
+    )
 
     @classmethod
     def from_json(cls, plain: Json) -> Options:

@@ -20,6 +20,7 @@ from weft.core.source import Batch, rows_of
 from weft.core.strategy import Loss, StrategyState
 from weft.core.trees import Params, tree_map
 from weft.engine.holding import holding
+from weft.engine.precision import lowering, raise_output
 from weft.engine.serving import serving
 
 __all__ = [
@@ -86,8 +87,10 @@ def base_loss(objective: Objective, others: Params, buffers: Params, key: Tensor
             with holding(objective, held, {name: value.clone() for name, value in buffers.items()}):
                 objective(*args)
 
-        with keyed(key, rows), serving(objective, aside, args, rows, player), holding(objective, held, fresh):
+        drawing, lowered = serving(objective, aside, args, rows, player), lowering(objective, key.device)
+        with keyed(key, rows), drawing, holding(objective, held, fresh), lowered:
             output = objective(*args)
+        raise_output(objective, output)
         output.buffers = fresh
         output.weight = _weight(objective, output, batch)
         if "distribution" in objective.provides:
