@@ -89,13 +89,11 @@ class Learner(Taking, Answers):
             by then, a fitted copy with all replicas that are trained at once. One that returns True ends the run.
         verbose: whether to show a progress bar.
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
-        keep: how many of the best checkpoints to keep in the folder beside the last one, by the progress measure (of
-            replicas trained at once by its mean), of the task at hand: `weft.load(folder, checkpoint=0)` is the best.
+        keep: how many of the best checkpoints (by progress) stay in the folder: `weft.load(folder, checkpoint=0)`.
 
     Attributes:
         objective_: the objective with what was learned; of replicas, what the first of them has.
-        history_: one record per evaluation; `history_["loss"]` is a column, `history_["lr"]` the learning rate of the
-            step before it (of players `critic_lr`, in a sweep of rates for each replica).
+        history_: one record per evaluation; `history_["loss"]` is a column, `history_["lr"]` the last step's rate.
         stop_reason_: why training ended; with replicas a list.
         seeds_: the seed of each replica.
         tasks_: the tasks consolidated so far.
