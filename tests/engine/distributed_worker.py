@@ -23,6 +23,7 @@ from torch import nn
 
 from weft import Classifier, Learner, Optimizer, weave
 from weft.attacks import PGD
+from weft.core import Corpus
 from weft.core.objective import Output, reduce
 from weft.core.random import normal, uniform
 from weft.core.strategy import Strategy
@@ -73,6 +74,29 @@ def tree(learner):
         for kind in ("params", "buffers"):
             found.update({f"{i}.{kind}.{name}": t for name, t in getattr(state, kind).items()})
     return found
+
+
+class Judged(Classification):
+    """Measures that are no means over rows: from sums, and from the rows in their order."""
+
+    def measure(self, batch):
+        logits, true = self(batch).logits, batch["y"]
+        said = logits.argmax(-1)
+        sums = {"hit": said * true, "said": said + true}
+        order = {"first": logits[:, 0].detach()}
+        return {
+            **super().measure(batch),
+            "f1": Corpus(sums=sums, conclude=lambda n: 2 * n["hit"] / n["said"]),
+            "order": Corpus(
+                rows=order, conclude=lambda r: r["first"] @ torch.arange(1.0, 1 + len(r["first"])).to(r["first"])
+            ),
+        }
+
+
+def corpus(**settings):
+    """Evaluated a few rows at a time, so that there are several parts, and unequal ones."""
+    learner = Learner(Judged(hidden=(8,)), validation=0.4, memory=1, **settings, **COMMON)
+    return learner.fit(X, Y)
 
 
 def losses(learner):
@@ -290,6 +314,8 @@ CASES = {
             X, X[:, 0], environment=SITE
         )
     ),
+    "a corpus": lambda: losses(corpus()),
+    "a corpus, replicas": lambda: losses(corpus(replicas=2)),
     "mass": lambda: tokens(accumulate=2, validation=0.3),
     "mass of groups": lambda: tokens(ANDMask(threshold=0.3)),
     "mass of groups alike, replicas": lambda: tokens(

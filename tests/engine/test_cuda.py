@@ -1,5 +1,7 @@
 """On CUDA: recorded steps are the eager ones, and both are the CPU's."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,7 @@ X = rng.normal(size=(90, 4))
 Y = (X[:, 0] * X[:, 1] > 0).astype(int)
 PLAIN = Optimizer("sgd", lr=0.1)
 SITE = np.repeat([0, 1, 2], [40, 30, 20])
+WAITING = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, factor=0.5, threshold=0.1)
 
 
 def net(inputs, outputs):
@@ -129,6 +132,11 @@ CASES = {
         EMA(decay=0.8), replicas=3, patience=1, epochs=20, validation=0.3, optimizer=Optimizer("sgd", lr=0.5)
     ),
     "averages": lambda d: classifier(strategy=weave(EMA(decay=0.8), SWA(start=5)), patience=2, device=d).fit(X, Y),
+    "a plateau": lambda d: classifier(schedule=WAITING, clip=0.5, device=d).fit(X, Y),
+    "a plateau, replicas": lambda d: classifier(schedule=WAITING, replicas=3, device=d).fit(X, Y),
+    "a plateau, rates": lambda d: classifier(
+        schedule=WAITING, replicas={"optimizer__lr": [1e-2, 1e-3]}, optimizer=Optimizer("adam"), device=d
+    ).fit(X, Y),
     "sharpness": lambda d: classifier(strategy=SAM(), schedule="cosine", replicas=2, device=d).fit(X, Y),
     "langevin": lambda d: classifier(
         strategy=SGLD(temperature=0.1, draws=3, start=5), optimizer=PLAIN, schedule="cosine", device=d

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from weft.core.random import fold, gauss
 from weft.data import FiniteMDP, ring
 from weft.engine import checkpoint
 from weft.engine.engine import Engine
+from weft.learner.kept import files_of, listed
 from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Classification, LeastSquares
 from weft.sources import Rollouts
@@ -40,6 +42,9 @@ SITE = np.arange(120) % 3
 MONTH = np.repeat(["may", "june"], 60)
 
 
+WAITING = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, factor=0.5, threshold=0.1)
+
+
 def net(inputs, outputs):
     return MLP(inputs, outputs, hidden=(16,), dropout=0.3, batch_norm=True)
 
@@ -51,13 +56,14 @@ def tasks(folder):
 
 def game(folder):
     learner = Learner(GAN(latent=2, hidden=(16,), critic_steps=2), steps=12, batch_size=16, schedule="cosine")
-    return learner.set_params(random_state=3, folder=folder), {"X": ring(200)}
+    return learner.set_params(random_state=3, folder=folder, keep=2, every=3), {"X": ring(200)}
 
 
 def replicas(folder):
     strategy = weave(EWC(strength=1.0), ANDMask(threshold=0.2))
     sweep = {"random_state": [1, 2, 3], "optimizer__lr": [1e-3, 1e-2, 3e-2]}
     learner = Classifier(net, strategy=strategy, epochs=6, batch_size=16, replicas=sweep, validation=0.25, patience=3)
+    learner.set_params(schedule=WAITING, keep=2)
     return learner.set_params(folder=folder, optimizer=Optimizer("adam")), {"X": X, "y": Y, "environment": SITE}
 
 
@@ -159,6 +165,7 @@ def resume(scenario, folder):
         return
     learner, data = SCENARIOS[scenario](folder)
     given = {"module": net} if scenario in OWN_NET else {}
+    given |= {"schedule": WAITING} if scenario == "replicas" else {}
     try:
         kept = weft.load(folder, **given)
     except FileNotFoundError:
@@ -170,7 +177,9 @@ def resume(scenario, folder):
 def outcome(folder):
     """Everything that must be equal, bit for bit: the kept tree, or a study's results, without the clock."""
     study = folder / "results.json"
-    tree = json.loads(study.read_text()) if study.exists() else checkpoint.read(folder)
+    tree = json.loads(study.read_text()) if study.exists() else {"last": checkpoint.read(folder)}
+    for entry in () if study.exists() else listed(folder):
+        tree[entry["name"]] = checkpoint.opened(folder, files=files_of(entry["name"]))[1]
     clock = {"seconds", "date", "command", "name", "ledger", "sha256"} if study.exists() else {"seconds"}
 
     def plain(value):

@@ -437,9 +437,17 @@ CASES = {
         lambda: classifier(schedule=torch.optim.lr_scheduler.StepLR).fit(X, LABELS),
         r"missing a required argument: 'step_size'; give the rest by functools.partial",
     ),
-    "a scheduler that waits": (
-        lambda: classifier(schedule=functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau)).fit(X, LABELS),
-        "stepped per update, got ReduceLROnPlateau",
+    "a plateau that rises": (
+        lambda: classifier(schedule=functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, mode="max")).fit(
+            X, LABELS
+        ),
+        "of which min is better, got mode='max'; leave mode out",
+    ),
+    "a plateau with several ends": (
+        lambda: classifier(
+            schedule=functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, min_lr=[0.1, 0.2])
+        ).fit(X, LABELS),
+        r"expected one min_lr for all parameters, got \[0.1, 0.2\]",
     ),
     "a function as callbacks": (lambda: classifier(callbacks=print).fit(X, LABELS), "a list of functions of a record"),
     "a word as replicas": (

@@ -102,7 +102,7 @@ def test_what_is_not_finite_has_diverged():
     with pytest.raises(Diverged, match="expected a finite solution of Broken"):
         Learner(Broken(), random_state=1).fit(X, Y)
     many = Learner(Broken(), random_state=0, replicas=2, dtype="float64").fit(X, Y)
-    assert many.stop_reason_ == ["solved", "diverged: the solution is not finite"]
+    assert many.stop_reason_ == ["solved", "diverged: 'net.1.bias' of the solution is not finite"]
     np.testing.assert_allclose(many.predict(X), many.replica(0).predict(X))
 
 

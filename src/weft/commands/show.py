@@ -28,6 +28,7 @@ def show(
 ) -> None:
     """Show a run's learning curves, its risk by environment or its scores by task, in the terminal or as a picture."""
     with told(debug):
+        from weft.learner.kept import listed
         from weft.report.curves import curves, drawn
         from weft.report.folder import about, records, risk
         from weft.report.picture import picture
@@ -35,7 +36,7 @@ def show(
 
         facts = about(run)
         history = records(run)
-        lines, risks, matrix = curves(history), risk(run), by_task(run)
+        lines, risks, matrix, best = curves(history), risk(run), by_task(run), listed(run)
         stepped = any(record["step"] for record in history)
         if png is not None:
             if png.is_dir() or (png.exists() and not force):
@@ -48,7 +49,8 @@ def show(
                     tasks[str(record["task"])] = before["step"] if before else 0
             picture(lines, png, title=facts["title"], tasks=tasks, risk=risks, matrix=matrix)
         if json:
-            told_of = {name: part for name, part in (("risk", risks), ("matrix", matrix)) if part}
+            parts = (("risk", risks), ("matrix", matrix), ("checkpoints", best))
+            told_of = {name: part for name, part in parts if part}
             print_json({"run": str(run), **facts, "records": history, **told_of, **({"png": str(png)} if png else {})})
             return
         screen = console()
@@ -63,6 +65,9 @@ def show(
             last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
             when = f"at step {history[-1]['step']}" if stepped else "solved in closed form"
             screen.print(Text(printable(f"{when}: {last}")))
+        if best:
+            said = ", ".join(f"{one['name']} ({one['measure']} {one['value']:.4g})" for one in best)
+            screen.print(Text(printable(f"checkpoints kept: {said}")))
         if risks:
             print_risk(screen, risks)
         if matrix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from weft.core.configured import Configured
 
 if TYPE_CHECKING:
+    from weft.core.corpus import Corpus
     from weft.core.source import Batch, Source, Spec
     from weft.core.state import State
 
@@ -20,10 +21,14 @@ __all__ = [
     "DENSITY",
     "DRAWN",
     "PROVIDED",
+    "SOLVES",
     "TARGETS",
     "Capability",
+    "Iterations",
     "Objective",
     "Output",
+    "Solution",
+    "Told",
     "capability",
     "reduce",
     "wrong_marks",
@@ -39,6 +44,14 @@ PROVIDED = {
 """What an objective may provide beyond its losses, in words."""
 TARGETS = ("classes", "multilabel", "values", "counts", "amounts")
 """What `y` may hold."""
+SOLVES = ("each", "together", "apart")
+"""How replicas of what is solved may be solved."""
+Solution = dict[str, Tensor]
+"""Parameters and buffers by name, as `solve` gives them."""
+Told = Mapping[str, float | Tensor]
+"""A record of an iteration: numbers by name."""
+Iterations = Generator[Told | tuple[Told, Solution], None, Solution | None]
+"""A solution on its way: a record for each iteration, with the solution so far if it likes, and the solution."""
 
 
 @dataclass
@@ -188,7 +201,10 @@ class Objective(Configured, nn.Module):
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
-        solved: whether `solve` gives the parameters, so that there is no descent.
+        solved: whether `solve` gives parameters and buffers, so that there is no descent.
+        solves: how replicas are solved: `each` by itself, side by side; all `together` in one call, which takes and
+            gives tensors with the replicas on their leading axis; or `apart`, as runs of their own, where the shapes of
+            their solutions may differ.
         carried: patterns of the names of buffers that go on from step to step (chains, slow copies) and are never
             averaged over groups or processes; others are statistics.
         provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`, `mass`), and `distribution`
@@ -211,6 +227,7 @@ class Objective(Configured, nn.Module):
     likelihood: bool = False
     on_policy: bool = False
     solved: bool = False
+    solves: str = "each"
     carried: tuple[str, ...] = ()
     provides: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
@@ -238,8 +255,18 @@ class Objective(Configured, nn.Module):
             "name it in provides"
         )
 
-    def solve(self, source: Source, state: State) -> dict[str, Tensor]:
-        """The minimizer's parameters by name, where it is solved and not descended."""
+    def solve(self, source: Source, state: State) -> Solution | Iterations:
+        """Parameters and buffers by name, where it is solved and not descended: all of them, or those that it finds.
+
+        What `build` made with no elements (`torch.empty(0)`) may be given in any shape, the rest in the shape that it
+        has; dtypes stay as they were built. Draws are keyed by `state.key(...)`.
+
+        It may be a generator, which yields a record for each iteration (numbers by name) and returns the solution.
+        `yield record, solution` tells the solution so far as well: it is measured, callbacks may end the run there, and
+        with `patience` the best is kept; a generator that then returns nothing means the last one. Where `solves` is
+        `together`, `state` has all replicas (of a single run, one) on the leading axis, and so have the source's
+        batches, each number of a record and each tensor of the solution.
+        """
         raise NotImplementedError(f"{type(self).__name__} is descended, not solved: it does not define solve(source)")
 
     def credit(self, batch: Batch) -> Batch:
@@ -270,8 +297,9 @@ class Objective(Configured, nn.Module):
         """Whether some parameters live on a set: whoever defines `project` says so."""
         return type(self).project is not Objective.project
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
-        """What to report of a batch, each of shape `(n,)` or already one number."""
+    def measure(self, batch: Batch) -> Mapping[str, Tensor | Corpus]:
+        """What to report of a batch, by name: a value for each row, whose mean is reported; already one number, which
+        counts by the rows; or a `Corpus`, for what is no mean over rows."""
         if self.players:
             return {f"{player}_loss": self(batch, player).losses for player in self.players}
         return {"loss": self(batch).losses}

@@ -77,6 +77,12 @@ class State:
         return self.seeds.device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """That of the parameters, or of the buffers where there are none."""
+        floats = [t.dtype for t in (*self.params.values(), *self.buffers.values()) if t.is_floating_point()]
+        return floats[0] if floats else torch.get_default_dtype()
+
+    @property
     def diverged(self) -> set[int]:
         """The replicas that have diverged."""
         return {k for k, why in self.stopped.items() if why.startswith("diverged")}

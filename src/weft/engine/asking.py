@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from weft.core.corpus import Corpus
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Source, flatten_groups
 from weft.core.state import State
 from weft.core.trees import Params, tree_map, tree_stack
-from weft.engine.distributed import total, world
+from weft.engine.distributed import joined, total, world
 from weft.engine.holding import holding
 from weft.engine.memory import rows_at_a_time
 from weft.engine.precision import lowering, raised
@@ -133,13 +134,18 @@ def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) ->
     """The objective's measures over batches, each one number (per replica), weighted by example."""
     rank, size = world()
     sums: list[dict[str, Params]] = []
+    rows: list[dict[str, Any]] = []
+    corpora: dict[str, Corpus] = {}
     key, turn = fold(key_of(state.seeds), "measure"), 0
 
-    def one(params: Params, buffers: Params, part: Batch, key: Tensor) -> dict[str, Params]:
-        measures: Params = call(
-            State(state.objective, params, buffers, key), "measure", part, key=key, rows=part["row"]
-        )
+    def one(params: Params, buffers: Params, part: Batch, key: Tensor) -> dict[str, Any]:
+        told = call(State(state.objective, params, buffers, key), "measure", part, key=key, rows=part["row"])
         weight = part.get("weight")
+        real = torch.ones_like(part["row"], dtype=torch.float64) if weight is None else weight
+        count = part["row"].shape[0]
+        whole = {n: m.checked(n, count) for n, m in told.items() if isinstance(m, Corpus)}
+        corpora.update(whole)
+        measures: Params = {n: v for n, v in told.items() if n not in whole}
         if "mass" in state.objective.provides:
             run = State(state.objective, params, buffers, key)
             own: Tensor = call(run, "masses", part, key=key, rows=part["row"])
@@ -148,7 +154,10 @@ def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) ->
         weighed = {
             n: (v * mass if v.dim() == 0 else (v if weight is None else v * weight).sum()) for n, v in measures.items()
         }
-        return {"sums": weighed, "mass": {"mass": mass}}
+        gathered = {n: m.gathered(real) for n, m in whole.items()}
+        summed = {n: tree for n, tree in gathered.items() if whole[n].rows is None}
+        kept = {n: tree for n, tree in gathered.items() if n not in summed}
+        return {"sums": {"means": weighed, "mass": {"mass": mass}, "totals": summed}, "rows": kept}
 
     for turn, batch in enumerate(batches):
         if turn and turn % size != rank:
@@ -160,14 +169,38 @@ def measure(state: State, batches: Iterator[Batch], *, grouped: bool = False) ->
                 if state.replicas is None
                 else tree_map(partial(torch.flatten, start_dim=1, end_dim=2), batch)
             )
-        sums.append(mapped(state.replicas, one, state.params, state.buffers, batch, key))
+        found = mapped(state.replicas, one, state.params, state.buffers, batch, key)
+        sums.append(found["sums"])
+        rows.append(found["rows"])
     if not sums:
         return {}
+    where, axis = f"after step {state.step}", 0 if state.replicas is None else 1
     if turn and rank:
         sums[0] = tree_map(torch.zeros_like, sums[0])
-    whole = tree_map(partial(torch.sum, dim=0), tree_stack(sums))
-    whole = total(whole, f"after step {state.step}") if turn else whole
-    return {n: v / whole["mass"]["mass"] for n, v in whole["sums"].items()}
+        rows[0] = tree_map(lambda t: t.narrow(axis, 0, 0), rows[0])
+    whole: dict[str, Any] = tree_map(partial(torch.sum, dim=0), tree_stack(sums))
+    whole = total(whole, where) if turn else whole
+    values = {n: v / whole["mass"]["mass"] for n, v in whole["means"].items()}
+    if corpora:
+        kept = joined(rows, axis, turn + 1, where) if turn else rows[0]
+        values |= _concluded(corpora, {**whole["totals"], **kept}, state, next(iter(values.values()), None))
+    return values
+
+
+def _concluded(corpora: dict[str, Corpus], gathered: dict[str, Any], state: State, like: Tensor | None) -> Params:
+    """The measures of the corpus from all that was gathered, replica by replica."""
+    dtype = state.dtype if like is None else like.dtype
+    values: Params = {}
+    with torch.no_grad():
+        for name, corpus in corpora.items():
+            each = [
+                corpus.concluded(
+                    name, gathered[name] if state.replicas is None else tree_map(itemgetter(k), gathered[name]), dtype
+                )
+                for k in range(state.replicas or 1)
+            ]
+            values[name] = torch.stack(each).to(state.device) if state.replicas else each[0].to(state.device)
+    return values
 
 
 def rows_to_measure(state: State, source: Source, memory: int) -> int:

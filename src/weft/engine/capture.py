@@ -1,7 +1,7 @@
 """On CUDA, a whole step recorded once as a graph and replayed: no Python and no launch overhead between kernels.
 
 Inside the graph everything happens in place on the state's own tensors; the clock of the keyed draws is
-a tensor that the graph advances, the schedule's factor and the batch are copied into it before each
+a tensor that the graph advances, the schedule's factors and the batch are copied into it before each
 replay, and a replica that diverges is frozen by a mask, which the host reads at the next record.
 """
 
@@ -20,6 +20,7 @@ from weft.core.trees import tree_copy_, tree_leaves, tree_map, tree_same
 from weft.engine.distributed import world
 from weft.engine.engine import Engine, loss_name
 from weft.engine.fresh import in_training
+from weft.engine.rating import Plateau, factor_of, set_rates
 
 __all__ = ["Captured", "stepper"]
 
@@ -32,7 +33,8 @@ def stepper(engine: Engine, state: State) -> Engine | Captured:
     alone = world()[1] == 1  # what several processes say to each other is not recorded
     # cuDNN's recurrent kernels, once recorded, write into memory that is another's by then (seen with torch 2.11).
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in engine.objective.modules())
-    capturable = state.device.type == "cuda" and not engine.schedulers and engine.capture and alone and not recurrent
+    plain = all(isinstance(scheduler, Plateau) for scheduler in engine.schedulers.values())
+    capturable = state.device.type == "cuda" and plain and engine.capture and alone and not recurrent
     return Captured(engine, state) if capturable else engine
 
 
@@ -66,7 +68,8 @@ class Captured:
         self.engine, self.state = engine, state
         self.graphs: dict[Kind, _Graph] = {}
         self.clock = torch.as_tensor(state.own(state.step), device=state.device)
-        self.factor = torch.ones((), device=state.device, dtype=next(iter(state.params.values())).dtype)
+        each = {player: factor_of(engine, state, player) for player in engine.players}
+        self.factors = {p: torch.as_tensor(f, device=state.device).to(state.dtype).clone() for p, f in each.items()}
         self.failed = False
 
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
@@ -81,7 +84,9 @@ class Captured:
         entry.seen += 1
         if entry.seen <= _WARMUP:
             return self._eager(batch)
-        self.factor.fill_(engine.factor(state))
+        for player in movers:
+            now, held = factor_of(engine, state, player), self.factors[player]
+            held.copy_(now) if isinstance(now, Tensor) else held.fill_(now)
         own = state.own(state.step)
         self.clock.copy_(own) if isinstance(own, Tensor) else self.clock.fill_(own)
         tree_copy_(entry.batch, numbered)
@@ -109,14 +114,14 @@ class Captured:
         state.clock = self.clock
         graph = torch.cuda.CUDAGraph()
         for player in movers:
-            engine.set_rates(state, player, 1.0)  # the factor is applied to the step, inside
+            set_rates(engine, state, player, 1.0)  # the factor is applied to the step, inside
         torch.cuda.synchronize()
         try:
             with _searching(), torch.cuda.graph(graph):
                 in_training(engine.objective)
                 for player in movers:
                     kept = state.strategy[player]
-                    entry.losses[loss_name(player)] = engine.move(state, entry.batch, player, self.factor)
+                    entry.losses[loss_name(player)] = engine.move(state, entry.batch, player, self.factors[player])
                     tree_copy_(kept, state.strategy[player])
                     state.strategy[player] = kept
         except RuntimeError as error:

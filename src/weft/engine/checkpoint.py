@@ -24,7 +24,7 @@ from weft.core.manifest import Manifest
 from weft.core.values import Json, pack, unpack
 from weft.engine import blocks
 
-__all__ = ["FORMAT", "kept", "opened", "read", "tidy", "write"]
+__all__ = ["FORMAT", "kept", "opened", "packed", "read", "tidy", "write"]
 
 FORMAT = 4
 _BLOCKS = "state-*.blocks"
@@ -41,7 +41,7 @@ def write(
     folder: Path,
     tree: Json,
     *,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
     run: str = "",
     data: Mapping[str, str] | None = None,
     beside: Sequence[str] = (),
@@ -51,24 +51,21 @@ def write(
     Args:
         folder: held by the caller alone, see `weft.core.files.alone`.
         tree: tensors and plain values.
-        files: the text of further files that are switched with it.
+        files: the text or bytes of further files that are switched with it.
         run, data, beside: see `weft.core.manifest.switch`.
     """
-    from safetensors.torch import save
-
-    tensors: dict[str, Tensor] = {}
-    plain = pack(tree, tensors)
     before = manifest.opened(folder)
     number = 0 if before is None else before.number + 1
     while (folder / f"state-{number}.safetensors").exists():  # of a format without a manifest
         number += 1
     name = f"state-{number}.safetensors"
+    tensors: dict[str, Tensor] = {}
+    plain = pack(tree, tensors)
     earlier = _index(folder) if before is not None and before.run == run else {}
     large = {key: tensors.pop(key) for key in list(tensors) if blocks.large(tensors[key])}
     index, new, still = blocks.laid(large, earlier, f"state-{number}.blocks")
-    header = {"format": FORMAT, "tensors": name, "blocks": index, "tree": plain}
-    texts = {"state.json": json.dumps(header, allow_nan=False), **(files or {})}
-    whole = {name: save(tensors), **{each: text.encode() for each, text in texts.items()}}
+    whole = _files(plain, tensors, "state.json", name, blocks=index)
+    whole |= {each: text.encode() if isinstance(text, str) else text for each, text in (files or {}).items()}
     if new:
         whole[f"state-{number}.blocks"] = new
     manifest.switch(folder, whole, weft=__version__, run=run, data=data or {}, beside=[*beside, *still])
@@ -81,13 +78,26 @@ def _index(folder: Path) -> Json:
     return header.get("blocks", {})
 
 
+def packed(tree: Json, plain: str, tensors: str) -> dict[str, bytes]:
+    """The two files of a tree that stands by itself, by the names that they are to have."""
+    found: dict[str, Tensor] = {}
+    return _files(pack(tree, found), found, plain, tensors, blocks={})
+
+
+def _files(tree: Json, tensors: dict[str, Tensor], plain: str, name: str, *, blocks: Json) -> dict[str, bytes]:
+    from safetensors.torch import save
+
+    header = {"format": FORMAT, "tensors": name, "blocks": blocks, "tree": tree}
+    return {name: save(tensors), plain: json.dumps(header, allow_nan=False).encode()}
+
+
 def tidy(folder: Path) -> None:
     """Removes what killed writers left, and tensors of earlier checkpoints; whoever calls it holds the folder."""
     found = manifest.opened(folder)
     if found is None:
         return
     manifest.settle(folder, found)
-    left = ["state-*.safetensors", _BLOCKS, ".state*.tmp", f".{manifest.NAME}.*.tmp"]
+    left = ["state-*.safetensors", _BLOCKS, "kept-*", "kept.json", ".state*.tmp", f".{manifest.NAME}.*.tmp"]
     for old in (path for pattern in left for path in folder.glob(pattern)):
         if old.name not in found.files:
             old.unlink(missing_ok=True)
@@ -109,21 +119,22 @@ def read(folder: Path) -> Json:
     return opened(folder)[1]
 
 
-def opened(folder: Path, *names: str) -> tuple[Manifest | None, Json, list[bytes]]:
+def opened(
+    folder: Path, *names: str, files: tuple[str, str] = ("state.json", "state-*.safetensors")
+) -> tuple[Manifest | None, Json, list[bytes]]:
     """What is kept in a folder, all of one moment, checked: its manifest, the tree, and the bytes of further files.
 
-    Folders of earlier versions have no manifest.
+    `files` are those of the tree: the last checkpoint's, or those of an earlier one that was kept beside it. Folders of
+    earlier versions have no manifest.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    path, found, large = folder / "state.json", None, {}
+    path, found, large = folder / files[0], None, {}
     if not kept(folder):
         raise FileNotFoundError(f"expected a run of weft in {folder}, got no {manifest.NAME} there")
     if (folder / manifest.NAME).exists():
-        found, (text, data, *others) = manifest.snapshot(
-            folder, "state.json", "state-*.safetensors", *names, fitting=_BLOCKS
-        )
+        found, (text, data, *others) = manifest.snapshot(folder, *files, *names, fitting=_BLOCKS)
         header = _header(parsed(text, path), path)
         large = dict(zip(fnmatch.filter(found.files, _BLOCKS), others[len(names) :], strict=True))
         others = others[: len(names)]

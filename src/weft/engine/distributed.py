@@ -35,6 +35,7 @@ __all__ = [
     "agree",
     "anywhere",
     "gather",
+    "joined",
     "largest",
     "mean",
     "refuse_coupled",
@@ -232,6 +233,50 @@ def gather(tree: AnyTree, axis: int, count: int, where: str = "") -> AnyTree:
         return torch.stack(parts, axis + 1).flatten(axis, axis + 1).narrow(axis, 0, count)
 
     return tree_map(join, tree)
+
+
+def joined(parts: list[AnyTree], axis: int, count: int, where: str = "") -> AnyTree:
+    """The rows of all parts end to end, in order, where each rank holds the first part and every so-many-th one.
+
+    Args:
+        parts: this rank's, with the rows on an axis; of the first, which all have computed, only rank 0 holds rows.
+        axis: where the rows are.
+        count: how many parts there are on all ranks.
+        where: for the message if a rank is lost.
+    """
+    rank, size = world()
+    if size == 1:
+        return _catted(parts, axis)
+    numbers = [0, *(n for n in range(1, count) if n % size == rank)]
+    lengths = torch.zeros(count, dtype=torch.int64, device=_device())
+    for number, part in zip(numbers, parts, strict=True):
+        lengths[number] = next((leaf.shape[axis] for leaf in tree_leaves(part)), 0)
+    sizes = total(lengths, where).tolist()
+    own = _catted(parts, axis)
+    most = max(sum(n for i, n in enumerate(sizes) if i % size == r) for r in range(size))
+    starts: dict[int, tuple[int, int]] = {}
+    for r in range(size):
+        at = 0
+        for i in (i for i in range(count) if i % size == r):
+            starts[i], at = (r, at), at + sizes[i]
+
+    def join(leaf: Tensor) -> Tensor:
+        room = list(leaf.shape)
+        room[axis] = most - leaf.shape[axis]
+        padded = torch.cat([leaf.detach(), leaf.new_zeros(room)], axis).contiguous()
+        every = [torch.empty_like(padded) for _ in range(size)]
+        _call(lambda: dist.all_gather(every, padded), where)
+        return torch.cat([every[starts[i][0]].narrow(axis, starts[i][1], sizes[i]) for i in range(count)], axis)
+
+    return tree_map(join, own)
+
+
+def _catted(parts: list[AnyTree], axis: int) -> AnyTree:
+    """Equal trees end to end along an axis."""
+    first = parts[0]
+    if isinstance(first, dict):
+        return {name: _catted([part[name] for part in parts], axis) for name in first}  # type: ignore[index,return-value]
+    return torch.cat(parts, axis)  # type: ignore[arg-type,return-value]
 
 
 def agree(number: int, where: str = "") -> int:

@@ -25,9 +25,10 @@ from weft.engine.gradients.route import Route, look
 from weft.engine.gradients.squares import MOST
 from weft.engine.moves import alike, clipped, gate, gated, norm, projected, ungate, updated
 from weft.engine.precision import lay_out
+from weft.engine.rating import Plateau, factor_of, prepare, rate_of, scaled, set_rates
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
-from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
+from weft.engine.schedule import Schedule, as_schedule
 from weft.engine.tasks import adapted, consolidated
 from weft.engine.vectorize import Mapper
 
@@ -59,6 +60,7 @@ class Engine:
         swept: hyperparameters that differ between replicas, by name, each a tensor over replicas:
             the strategy's own by their names, and `lr`.
         replicas: how many, or None for a single run.
+        progress: the measure that says how training goes, in place of the objective's own.
         lowered: a dtype for the layers to compute in, lower than the parameters'; None for theirs.
     """
 
@@ -84,6 +86,7 @@ class Engine:
         capture: bool = True,
         swept: dict[str, Tensor] | None = None,
         replicas: int | None = None,
+        progress: tuple[str, str] | None = None,
         lowered: torch.dtype | None = None,
     ) -> None:
         objective.lowered = lowered
@@ -91,12 +94,17 @@ class Engine:
         self.grouped, self.episodic, self.clip, self.total = grouped, episodic, clip, total
         self.replicas, self.capture = replicas, capture
         self.schedule = as_schedule(schedule)
-        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler] = {}
+        self.schedulers: dict[str, torch.optim.lr_scheduler.LRScheduler | Plateau] = {}
+        self.settings: dict[str, list[float]] = {}  # the rates of each player's groups, before any schedule
+        self.used: dict[str, float] = {}  # the rate of the last step, where a scheduler of torch's has set it
+        self.progress = progress or objective.progress
         swept = dict(swept or {})
         self.rates = swept.pop("lr", None)
         self.swept = swept
         self.players = objective.players or ("",)
         self.names = {player: self._trained(player) for player in self.players}
+        made = (*objective.named_parameters(), *objective.named_buffers())
+        self.open = frozenset(name for name, tensor in made if not tensor.numel())  # a solution says of what shape
         self.pieces, self.memory, self.weighting = pieces, memory // (replicas or 1), weighting
         self.routes: dict[tuple[str, bool], Route] = {}  # by player, of a share of a batch or of all, from the first on
         self.mappers = {player: Mapper() for player in self.players}
@@ -112,6 +120,8 @@ class Engine:
         optimizer = self.optimizers[player]
         owned = {n: p for n, p in self.objective.named_parameters() if n.startswith(prefix)}
         names = [n for n, p in owned.items() if optimizer.trains(n) and p.requires_grad]
+        if self.objective.solved:
+            return names
         if not owned:
             raise ValueError(f"expected the player {player!r} to have parameters, got none; check its net")
         if not names:
@@ -153,21 +163,19 @@ class Engine:
         return tree_stack(trees) if self.replicas else trees[0]
 
     def prepare(self, state: State) -> None:
-        """Fresh optimizers and schedules over the state's parameters."""
+        """Fresh optimizers and schedules over the state's parameters, where they are descended."""
         state.act = self.call
         lay_out(state)
-        for player in self.players:
+        for player in () if self.objective.solved else self.players:
             params = {n: state.params[n] for n in self.names[player]}
             # Replicas with rates of their own: a step at rate 1, as precise as it can be, is scaled for each of them.
             optimizer = self.optimizers[player].having(lr=1.0) if self.rates is not None else self.optimizers[player]
             state.optimizers[player] = optimizer.make(params)
-            if is_torch_scheduler(self.schedule):
-                self.schedulers[player] = self.schedule(state.optimizers[player])
-        self._rates = {p: [g["lr"] for g in state.optimizers[p].param_groups] for p in self.players}
+            prepare(self, player, state.optimizers[player])
 
     def adopt(self, other: Engine) -> None:
-        """Takes what another engine has found out about the same objective: what cannot be vectorized is announced."""
-        self.mappers = other.mappers
+        """Takes what another engine knows of the same objective: what cannot be vectorized, what was built open."""
+        self.mappers, self.open = other.mappers, other.open
 
     # --- a step ---------------------------------------------------------------------------------------
 
@@ -337,15 +345,6 @@ class Engine:
                 "rate, clip the gradient (clip=1.0), or look for extreme values in the data"
             )
 
-    def factor(self, state: State) -> float:
-        """The schedule's factor of the learning rate, now."""
-        return self.schedule(min(1.0, (state.step - state.origin) / self.total))  # type: ignore[return-value,arg-type]
-
-    def set_rates(self, state: State, player: str, factor: float) -> None:
-        """Sets the optimizer's learning rates to so much of their settings."""
-        for group, rate in zip(state.optimizers[player].param_groups, self._rates[player], strict=True):
-            group["lr"] = rate * factor
-
     def apply(
         self,
         state: State,
@@ -362,14 +361,17 @@ class Engine:
         With a `factor` (in a recorded step) the schedule too is applied to the step; `frozen` says whether a replica
         may have stopped.
         """
-        optimizer = state.optimizers[player]
-        if factor is None and not self.schedulers:
-            self.set_rates(state, player, self.factor(state))
+        optimizer, scheduler = state.optimizers[player], self.schedulers.get(player)
         amend = self.strategy.does("update") or self.rates is not None
+        if factor is None and (scheduler is None or isinstance(scheduler, Plateau)):
+            now = factor_of(self, state, player)
+            set_rates(self, state, player, 1.0 if isinstance(now, Tensor) else now)
+            if isinstance(now, Tensor):  # each replica its own: of the step, not of the rate
+                factor, amend = now, True
         if frozen and not amend:
             amend = self.replicas is not None or factor is None or not gated(optimizer)
             if not amend and factor is not None:
-                gate(optimizer, [factor * rate for rate in self._rates[player]], state.active)
+                gate(optimizer, [factor * rate for rate in self.settings[player]], state.active)
         before = {n: state.params[n].clone() for n in gradient} if amend else {}
         rate = optimizer.param_groups[0]["lr"]
         for name, g in gradient.items():
@@ -378,23 +380,19 @@ class Engine:
         for name in gradient:
             state.params[name].grad = None
         ungate(optimizer)
-        if player in self.schedulers:
-            self.schedulers[player].step()
+        if scheduler is not None and not isinstance(scheduler, Plateau):
+            self.used[player] = rate
+            scheduler.step()
         if not amend:
             state.strategy[player] = own
             return
-        step = {n: state.params[n] - old for n, old in before.items()}
-        if factor is not None:
-            step = {n: s * factor for n, s in step.items()}
-        if self.rates is not None:
-            common = {n for n in step if self.optimizers[player].group_of(n) is None}
-            step = {n: s * self.broadcast(self.rates, s) if n in common else s for n, s in step.items()}
+        step = scaled(self, player, {n: state.params[n] - old for n, old in before.items()}, factor)
         if self.strategy.does("update"):
             if self.objective.projects:  # it is told of the step that is made
                 ends = {**state.params, **{n: old + step[n] for n, old in before.items()}}
                 step |= {n: p - before[n] for n, p in self._projected(ends, player).items()}
             at = self._place(state, player)._replace(params=before)
-            route, lr = self._route(player, at, batch), self._rate(player, rate, factor, step)
+            route, lr = self._route(player, at, batch), rate_of(self, rate, factor, next(iter(step.values())))
 
             def act(
                 at: Place, batch: Batch, step: Params, lr: Tensor, key: Tensor, own: StrategyState, swept: Params
@@ -407,15 +405,6 @@ class Engine:
             state.params[name].copy_(torch.where(self.broadcast(state.active, old), moved, old))
         kept = frozen and self.replicas is not None  # a single run that has stopped makes no further step
         state.strategy[player] = going(state.active, own, state.strategy[player]) if kept else own
-
-    def _rate(self, player: str, rate: float | Tensor, factor: Tensor | None, like: Params) -> Tensor:
-        """The learning rate now, for each replica."""
-        first = next(iter(like.values()))
-        lr = rate.to(first) if isinstance(rate, Tensor) else first.new_full((), rate)
-        lr = lr if factor is None else lr * factor
-        if self.rates is not None:
-            return lr * self.rates
-        return lr if self.replicas is None else lr.expand(self.replicas)
 
     # --- a task's beginning and end ------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex, TypeVar, overload
@@ -23,6 +23,7 @@ from weft.engine.asking import rows_to_measure
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine, loss_name
+from weft.engine.rating import look, rates_of
 from weft.engine.replicas import fresh, gathered, reading, reported
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Plan:
         validation: where the progress measure is taken, or None for the training batch.
         memory: bytes that an evaluation may take at a time.
         pause: looked at after each step.
+        judge: further measures of a state on the validation, for each replica, by name.
     """
 
     steps: int
@@ -116,6 +118,18 @@ class Plan:
     validation: Source | None = None
     memory: int = 2**30
     pause: Pause = field(default_factory=Pause)
+    judge: Callable[[Engine, State], dict[str, Tensor]] | None = None
+
+    def judged(self, engine: Engine, state: State, taken: Collection[str]) -> dict[str, Tensor]:
+        """The further measures, as a record calls them."""
+        told = {} if self.judge is None else {f"valid_{n}": v for n, v in self.judge(engine, state).items()}
+        if odd := sorted(told.keys() & set(taken)):
+            name = odd[0].removeprefix("valid_")
+            raise ValueError(
+                f"expected metrics under names of their own, got {name!r}, which {type(engine.objective).__name__} "
+                f"measures itself; leave it out, or give it by name: metrics={{'my_{name}': ...}}"
+            )
+        return told
 
 
 def recorded(value: Tensor) -> float | NDArray[np.float64]:
@@ -194,7 +208,7 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
     """The mean losses since the last record, and the measures now; early stopping looks at them."""
     going = state.tally.pop("going")
     values = {name: total / turns for name, (total, turns) in state.tally.items()}
-    state.tally = {}
+    rates, state.tally = rates_of(engine, state), {}
     if not source.episodic:
         measures = engine.measure(state, iter([batch]), grouped=engine.grouped)
         moves = {loss_name(player) for player in engine.players} | {"loss"}  # those come from the steps
@@ -205,7 +219,10 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         rows = rows_to_measure(looking, plan.validation, plan.memory)
         measures = measured(engine, looking, partial(engine.once, plan.validation, rows=rows))
         values.update({f"valid_{name}": v for name, v in measures.items()})
+        values |= plan.judged(engine, state, values)
+    values |= {name: rate for name, rate in rates.items() if name not in values}
     values.update(reported(source, state, {*values, *TOLD}))
+    look(engine, state, progress_of(engine, values)[1])
     _keep_best(engine, state, plan, values)
     # A replica that had stopped before has nothing to report.
     return {n: recorded(torch.where(going, v, math.nan) if v.dim() else v) for n, v in values.items()}
@@ -213,7 +230,7 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
 
 def progress_of(engine: Engine, values: Mapping[str, Value]) -> tuple[str, Value]:
     """The objective's progress measure among the recorded values, turned so that less is better."""
-    name, direction = engine.objective.progress
+    name, direction = engine.progress
     for candidate in (f"valid_{name}", name, "valid_loss", "loss"):
         if candidate in values:
             rising = direction == "max" and candidate.endswith(name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.engine.engine import Engine
-from weft.engine.loop import Plan, Record, progress_of
+from weft.engine.loop import TOLD, Plan, Record, progress_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -36,16 +36,20 @@ class Bar:
             self._rich = Progress(*columns)
             self._rich.start()
             name = type(self.engine.objective).__name__
-            self._task = self._rich.add_task(f"{name}, {self.engine.strategy!r}", total=self.plan.steps, shown="")
+            total = None if self.engine.objective.solved else self.plan.steps
+            self._task = self._rich.add_task(f"{name}, {self.engine.strategy!r}", total=total, shown="")
         return self
 
     def update(self, record: Record) -> None:
         """Called with each record."""
         if self._rich is None:
             return
-        name, value = progress_of(self.engine, record)
+        try:
+            name, value = progress_of(self.engine, record)
+        except ValueError:  # an iteration of what is solved, whose solution is not told yet
+            name, value = next(((n, v) for n, v in record.items() if n not in TOLD), ("epoch", record["epoch"]))
         shown = float(np.nanmedian(value)) if not np.all(np.isnan(value)) else float("nan")
-        rising = self.engine.objective.progress[1] == "max" and name.endswith(self.engine.objective.progress[0])
+        rising = self.engine.progress[1] == "max" and name.endswith(self.engine.progress[0])
         done = self._rich.tasks[0].completed + self.plan.every
         self._rich.update(self._task, completed=done, shown=f"{name} {-shown if rising else shown:.4g}")
 

@@ -12,7 +12,7 @@ import torch
 
 from weft.core.configured import closest
 
-__all__ = ["Schedule", "as_schedule", "is_torch_scheduler"]
+__all__ = ["Schedule", "as_schedule", "is_plateau", "is_torch_scheduler"]
 
 MakesScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 Schedule = Callable[[float], float] | MakesScheduler
@@ -48,7 +48,7 @@ def as_schedule(schedule: str | Schedule | None) -> Schedule:
     """A schedule: a name or a function from progress in [0, 1) to the learning rate's factor.
 
     A class from `torch.optim.lr_scheduler`, or a `functools.partial` of one, is kept as it is; it is
-    stepped once per update.
+    stepped once per update, `ReduceLROnPlateau` once per record.
     """
     if schedule is None:
         return _SCHEDULES["constant"]
@@ -69,11 +69,6 @@ def as_schedule(schedule: str | Schedule | None) -> Schedule:
                 f"expected a scheduler that is made from an optimizer alone, got {schedule!r}: {error}; give the rest "
                 "by functools.partial(StepLR, step_size=10)"
             ) from error
-        if _makes(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise ValueError(
-                "expected a scheduler that is stepped per update, got ReduceLROnPlateau, which waits for a measure; "
-                "use a function of progress, or patience to stop"
-            )
     return schedule
 
 
@@ -87,3 +82,8 @@ def _makes(schedule: object, kind: type) -> bool:
 def is_torch_scheduler(schedule: object) -> TypeGuard[MakesScheduler]:
     """Whether it makes a scheduler of `torch.optim.lr_scheduler`."""
     return _makes(schedule, torch.optim.lr_scheduler.LRScheduler)
+
+
+def is_plateau(schedule: object) -> bool:
+    """Whether it makes a `ReduceLROnPlateau`, which waits for a measure."""
+    return _makes(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)

@@ -52,8 +52,8 @@ def init(strategy: Strategy, params: Params) -> StrategyState:
     """The state before the first step, on the parameters' device."""
     if isinstance(strategy, Weave):
         return {name: init(part, params) for name, part in strategy.named.items()}
-    device = next(iter(params.values())).device
-    return tree_map(lambda t: t.to(device), strategy.init(params))
+    device = next((p.device for p in params.values()), None)  # what is solved may have buffers alone
+    return tree_map(lambda t: t if device is None else t.to(device), strategy.init(params))
 
 
 def begin(strategy: Strategy, known: Known, state: StrategyState) -> StrategyState:

@@ -51,10 +51,10 @@ def _module_of(run: Run) -> Objective:
     trained = {name for names in engine.names.values() for name in names}
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            parameter.copy_(state.params[name])
+            parameter.data = state.params[name].detach().clone()
             parameter.requires_grad_(name in trained)
         for name, buffer in module.named_buffers():
-            buffer.copy_(state.buffers[name])
+            buffer.data = state.buffers[name].detach().clone()
     return module.eval()
 
 
@@ -121,7 +121,7 @@ class Answers(BaseEstimator):
             for _, run in self.training_.runs
         ]
         each = np.concatenate(values)
-        if self.history_ and not any(run.best for _, run in self.training_.runs):  # solved, not descended
+        if self.history_ and not any(run.best for _, run in self.training_.runs):  # solved, by an earlier version
             each = np.atleast_1d(progress_of(self.training_.runs[0].engine, self.history_[-1])[1])
         return int(np.argmin(np.where(np.isnan(each), math.inf, each)))
 

@@ -69,6 +69,7 @@ class Question:
 
     def __init__(self, learner: Answers, name: str) -> None:
         self.learner, self.name = learner, name
+        self.__name__ = name  # by which scikit-learn's scorers tell the ways to answer apart
         self.__doc__ = getattr(type(learner._objective()), name, None).__doc__
 
     def __repr__(self) -> str:

@@ -24,6 +24,7 @@ from weft.learner import digests
 from weft.learner.answers import Answers
 from weft.learner.columns import Columns
 from weft.learner.folder import Folder, alone, save, tidied
+from weft.learner.metrics import Judge
 from weft.learner.pretrained import Taking
 from weft.learner.reading import Reader, names_of_rows, unpack
 from weft.learner.runs import copied, go_on, learned, plan_of, records, start, train_all
@@ -36,10 +37,13 @@ from weft.learner.settings import (
     as_strategy,
     changed_optimizer,
     check,
+    refuse_count,
+    refuse_start,
     replica_settings,
 )
 from weft.learner.sourcing import match, sources
 from weft.learner.training import Run, Training
+from weft.learner.watching import Watching
 
 __all__ = ["Learner"]
 
@@ -53,7 +57,8 @@ class Learner(Taking, Answers):
         optimizer: a name, a class, a factory, an `Optimizer`, a dictionary of those by player, or
             None for the objective's own default.
         schedule: the learning rate's factor by progress in [0, 1): a name (`constant`, `linear`,
-            `cosine`, `step`), a function, or a class of `torch.optim.lr_scheduler` (stepped per update).
+            `cosine`, `step`), a function, or a class of `torch.optim.lr_scheduler` (stepped per update;
+            `ReduceLROnPlateau` by the progress measure of each record, for each replica by itself).
         epochs: passes over the data. Default: 50, where the source has an end.
         steps: updates instead of passes. Default: 1,000, where the source has no end.
         batch_size: rows per update (per environment, where the strategy works on environments), or
@@ -62,6 +67,10 @@ class Learner(Taking, Answers):
         clip: the largest norm of a gradient.
         weighting: how environments of unequal size count: by `example` or by `group`.
         validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, or a source.
+        every: updates (or iterations) between two records; None for a pass, or a fiftieth of `steps`.
+        metrics: what else to take of the rows held out at each record, as `valid_roc_auc`: scorers of scikit-learn or
+            their names, objects of torchmetrics; a list, or by name.
+        monitor: the one of the metrics that says how training goes; None for the objective's own progress measure.
         patience: evaluations without progress after which training stops and the best parameters
             are put back; None to train to the end.
         replicas: how many independent copies to train at once, with seeds `random_state`,
@@ -76,13 +85,15 @@ class Learner(Taking, Answers):
         precision: `bf16` lets matrix products and convolutions compute in bfloat16 over float32 parameters, with losses
             and statistics in float32; None computes in `dtype`.
         memory: bytes that passes over groups or examples, evaluations and answers may take, beside the data.
-        callbacks: functions called with each record of `history_`; one that returns True ends the run at hand.
+        callbacks: functions of each record of `history_`; where they take two arguments, also of the learner as it is
+            by then, a fitted copy with all replicas that are trained at once. One that returns True ends the run.
         verbose: whether to show a progress bar.
         folder: where to keep the run while it trains, to go on after a crash: `weft.load(folder).resume(...)`.
+        keep: how many of the best checkpoints (by progress) stay in the folder: `weft.load(folder, checkpoint=0)`.
 
     Attributes:
         objective_: the objective with what was learned; of replicas, what the first of them has.
-        history_: one record per evaluation; `history_["loss"]` is a column.
+        history_: one record per evaluation; `history_["loss"]` is a column, `history_["lr"]` the last step's rate.
         stop_reason_: why training ended; with replicas a list.
         seeds_: the seed of each replica.
         tasks_: the tasks consolidated so far.
@@ -116,6 +127,9 @@ class Learner(Taking, Answers):
         clip: float | None = None,
         weighting: str = "example",
         validation: Any = None,
+        every: int | None = None,
+        metrics: Sequence[Any] | dict[str, Any] = (),
+        monitor: str | None = None,
         patience: int | None = None,
         replicas: int | dict[str, Sequence[Any]] | None = None,
         augment: Callable[..., Any] | None = None,
@@ -126,9 +140,10 @@ class Learner(Taking, Answers):
         dtype: str = "float32",
         precision: str | None = None,
         memory: int = 2**30,
-        callbacks: Sequence[Callable[[dict[str, Any]], Any]] = (),
+        callbacks: Sequence[Callable[..., Any]] = (),
         verbose: bool = False,
         folder: Any = None,
+        keep: int | None = None,
     ) -> None:
         self.objective = objective
         self.strategy = strategy
@@ -141,6 +156,9 @@ class Learner(Taking, Answers):
         self.clip = clip
         self.weighting = weighting
         self.validation = validation
+        self.every = every
+        self.metrics = metrics
+        self.monitor = monitor
         self.patience = patience
         self.replicas = replicas
         self.augment = augment
@@ -154,6 +172,7 @@ class Learner(Taking, Answers):
         self.callbacks = callbacks
         self.verbose = verbose
         self.folder = folder
+        self.keep = keep
 
     # --- what the parameters mean ---------------------------------------------------------------------
 
@@ -311,11 +330,7 @@ class Learner(Taking, Answers):
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
         distributed.start(as_device(self.device))
         settings = self.settings()
-        if once and settings.objective.solved and not fresh and not resumed:
-            raise ValueError(
-                f"expected all rows at once for {type(settings.objective).__name__}, which is solved, not descended: a "
-                "second partial_fit would forget the first; call fit with all rows, or give each part its task"
-            )
+        refuse_start(self, settings.objective, again=once and not fresh and not resumed)
         reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
         if isinstance(given.X, Source):
             if given.beside:
@@ -338,12 +353,15 @@ class Learner(Taking, Answers):
         try:
             with folder.interruptible() as pause:
                 plan = replace(plan_of(self, source, validation, training.phase.once), pause=pause)
+                if validation is not None and len(self.metrics):
+                    plan = replace(plan, judge=Judge(self, validation))
                 train_all(
                     training.runs,
                     source,
                     plan,
                     training.phase,
-                    observers=self.callbacks,
+                    watch=Watching(self, source),
+                    note=lambda engine, record: folder.note(self, engine, record),
                     keep=lambda must: folder.keep(self, must),
                     shown=self.verbose,
                 )
@@ -368,12 +386,7 @@ class Learner(Taking, Answers):
 
     def _go_on(self, source: Source, *, carry: bool) -> list[Run]:
         """The runs, for parameters that may have changed since."""
-        count = len(replica_settings(self.replicas, 0))
-        if count != len(self.seeds_):
-            raise ValueError(
-                f"expected the {len(self.seeds_)} replicas that training began with, got {count}; fit anew, without "
-                "warm_start"
-            )
+        refuse_count(self.replicas, len(self.seeds_))
         each = [self._settings_of(own) for own in self.training_.settings]
         return go_on(self.training_, each, source, carry=carry)
 
@@ -407,7 +420,7 @@ class Learner(Taking, Answers):
         told = self.training_.settings[k]
         own = copy.copy(self._with(told))
         run = copied(every[k], Settings.of(own, own._objective()))
-        own.replicas, own.folder, own.seeds_ = None, None, [self.seeds_[k]]
+        own.replicas, own.folder, own.keep, own.seeds_ = None, None, None, [self.seeds_[k]]
         own.training_ = replace(self.training_, settings=[told], runs=[run])
         own.history_ = History(
             {n: v[k] if isinstance(v, np.ndarray) else v for n, v in record.items()} for record in self.history_

@@ -3,6 +3,7 @@
     config.json                what was asked for: the Learner's parameters, by the catalogue's names
     metrics.jsonl              one line per record of `history_`
     state.json, state-N.safetensors, state-N.blocks   the checkpoint, see `weft.engine.checkpoint`
+    kept.json, kept-NAME.*     the best checkpoints, where some are kept, see `weft.learner.kept`
     manifest.json              which files these are, with digests of them and of the data, see `weft.core.manifest`
 
 They are switched all at once, by one writer at a time, which holds `.lock`.
@@ -40,7 +41,8 @@ from weft.core.values import Given, Json, Missing, describe, jsonable, rebuild
 from weft.engine import checkpoint
 from weft.engine.distributed import start, world
 from weft.engine.engine import Engine
-from weft.engine.loop import History, Pause
+from weft.engine.loop import History, Pause, Record
+from weft.learner.kept import Kept, chosen, files_of
 from weft.learner.pretrained import noted
 from weft.learner.runs import assemble, records
 from weft.learner.settings import as_device
@@ -103,7 +105,7 @@ def _tree(learner: Learner) -> Json:
             **{name: getattr(learner, name) for name in _FITTED if hasattr(learner, name)},
             "_replica_settings": training.settings,
             "_drawn": training.drawn,
-            "_phase": {"task": phase.task, "once": phase.once, "runs": begun},
+            "_phase": {"task": phase.task, "once": phase.once, "runs": begun, "kept": phase.kept},
         },
         "history": list(learner.history_),
     }
@@ -159,6 +161,7 @@ class Folder:
         self.step: int | None = None
         self.kept = -math.inf
         self.wait = 0.0
+        self.best = Kept()
 
     def claim(self) -> None:
         """Makes the folder for a new run; what is there already is never overwritten."""
@@ -186,6 +189,11 @@ class Folder:
         except OSError as error:
             raise OSError(f"expected a folder that can be written, got {self.path}: {error.strerror}") from error
 
+    def note(self, learner: Learner, engine: Engine, record: Record) -> None:
+        """A record has been made: where the best checkpoints are kept, this may be one of them."""
+        if self.path is not None and world()[0] == 0 and learner.keep is not None:
+            self.best.note(learner.training_, engine, record, _tree(learner), learner.keep)
+
     def keep(self, learner: Learner, must: bool = True) -> None:
         """Writes the checkpoint; a failure leaves the last one as it was. Of several processes the first writes.
 
@@ -203,9 +211,17 @@ class Folder:
         try:
             own = self._own(training)
             beside = ["recipe.json"] if own and (self.path / "recipe.json").exists() else []
+            new, stays = self.best.files(training, self.path, own=own)
+            whole: dict[str, str | bytes] = {**files, **new}
             checkpoint.write(
-                self.path, _tree(learner), files=files, run=training.run, data=training.phase.data, beside=beside
+                self.path,
+                _tree(learner),
+                files=whole,
+                run=training.run,
+                data=training.phase.data,
+                beside=[*beside, *stays],
             )
+            self.best.pending = {}
             for name in () if own else _BESIDE:  # they tell of the run that was replaced
                 (self.path / name).unlink(missing_ok=True)
             self.step = max(state.step for _, state in learner.training_.runs)
@@ -315,11 +331,14 @@ def save(learner: Learner, path: str | Path, *, force: bool = False) -> None:
         folder.keep(learner)
 
 
-def load(path: str | Path, **given: Any) -> Learner:
+def load(path: str | Path, *, checkpoint: str | int | None = None, **given: Any) -> Learner:
     """A Learner from its folder, as it was when it was kept.
 
     Args:
         path: the run's folder.
+        checkpoint: one of the best that `Learner(keep=...)` has kept there, by its name (`step-120`, see `weft show`)
+            or its rank, 0 for the best; None for the last. It answers, and `resume` goes on from there, in no folder
+            or in another one: set_params(folder=...).
         given: what weft cannot rebuild by name, by the name of its parameter: `module` (a user's net,
             whatever its parameter is called), `generator`, `schedule`, `validation`, ...
 
@@ -337,12 +356,12 @@ def load(path: str | Path, **given: Any) -> Learner:
     if not folder.is_dir():
         raise FileNotFoundError(f"expected a run's folder, got {folder}, which is not there")
     try:
-        return _loaded(folder, given)
+        return _loaded(folder, given, None if checkpoint is None else chosen(folder, checkpoint))
     except RecursionError as error:
         raise ValueError(f"expected a run of weft in {folder}, got files that are nested too deeply") from error
 
 
-def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
+def _loaded(folder: Path, given: dict[str, Any], which: str | None) -> Learner:
     from weft.learner.estimator import Learner
     from weft.learner.presets import Classifier, Regressor
 
@@ -351,7 +370,8 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
             f"expected a run of weft in {folder}, got no {manifest.NAME} there; the right folder? A run that was "
             "killed before its first checkpoint is begun again with fit"
         )
-    found, tree, (text,) = checkpoint.opened(folder, "config.json")
+    files = {} if which is None else {"files": files_of(which)}
+    found, tree, (text,) = checkpoint.opened(folder, "config.json", **files)
     config = parsed(text, folder / "config.json")
     try:
         classes = {"Learner": Learner, "Classifier": Classifier, "Regressor": Regressor}
@@ -369,6 +389,8 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
             f"load({str(folder)!r}, {needed[0].name}=...)"
         )
     learner: Learner = cls(**asked)
+    if which is not None:
+        learner.keep = None  # it goes on in no folder
     fitted = {name: _arrays(value) for name, value in tree["fitted"].items()}
     told, phase = fitted.pop("_replica_settings"), fitted.pop("_phase")
     drawn = fitted.pop("_drawn", 0)  # which runs kept by earlier versions do not have
@@ -379,12 +401,12 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
     begun = [Begun(History(run["records"]), run["done"]) for run in phase["runs"]]
     learner.training_ = replace(
         _training(learner, tree, told, folder),
-        phase=Phase(phase["task"], phase["once"], begun, {} if found is None else found.data),
-        folder=folder,
+        phase=Phase(phase["task"], phase["once"], begun, {} if found is None else found.data, phase.get("kept", [])),
+        folder=folder if which is None else None,
         drawn=drawn,
         missing=tuple(m.name for m in missing),
     )
-    if found is not None:
+    if found is not None and which is None:
         learner.training_.run = found.run
     learner.objective_ = learner.training_.runs[0].engine.objective
     if len(begun) == len(learner.training_.runs) and all(run.done for run in begun):
@@ -422,8 +444,8 @@ def _check_shapes(runs: list[Run], folder: Path) -> None:
     """A module given to `load` must be of the kind that was trained."""
     for engine, state in runs:
         lead = () if engine.replicas is None else (engine.replicas,)
-        wanted = {n: (*lead, *p.shape) for n, p in engine.objective.named_parameters()}
-        kept = {n: tuple(p.shape) for n, p in state.params.items()}
+        wanted = {n: (*lead, *p.shape) for n, p in engine.objective.named_parameters() if n not in engine.open}
+        kept = {n: tuple(p.shape) for n, p in state.params.items() if n not in engine.open}
         if wanted != kept:
             odd = sorted(set(wanted.items()) ^ set(kept.items()))[0]
             raise ValueError(f"expected a module of the shape that was trained in {folder}, got a difference at {odd}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ from weft.engine.fresh import estranged, staying
 from weft.engine.loop import Plan, Record, begin, stop, training
 from weft.engine.progress import Bar
 from weft.engine.replicas import called, gathered
-from weft.engine.schedule import is_torch_scheduler
+from weft.engine.schedule import is_plateau, is_torch_scheduler
 from weft.engine.solving import solving
 from weft.engine.taking import takes, thawed
 from weft.engine.vectorize import VectorizationWarning, blame
@@ -195,6 +195,7 @@ def make_engine(
         schedule=settings.schedule,
         swept=swept,
         replicas=replicas,
+        progress=settings.progress,
         lowered=settings.lowered,
     )
 
@@ -205,15 +206,19 @@ def _stackable(settings: Settings, told: list[dict[str, Any]]) -> bool:
     fixed = [name for name in told[0] if name not in free]
     optimizers = optimizers_of(settings.optimizer, settings.objective).values()
     odd = [o for o in optimizers if not o.elementwise]
-    own = [o for o in optimizers if not o.proportional] if "optimizer__lr" in told[0] else []
+    waits = is_plateau(settings.schedule)  # each replica reduces its own rate
+    own = [o for o in optimizers if not o.proportional] if waits or "optimizer__lr" in told[0] else []
     reason = ""
     if fixed:
         reason = f"{fixed[0]!r} changes what is computed"
+    elif settings.objective.solved:
+        apart = settings.objective.solves == "apart"
+        reason = f"the solutions of {type(settings.objective).__name__} may differ in shape" if apart else ""
     elif odd:
         reason = f"{odd[0]!r} does not act on each component by itself"
     elif own:
         reason = f"the steps of {own[0]!r} do not go with its learning rate"
-    elif is_torch_scheduler(settings.schedule) and "optimizer__lr" in told[0]:
+    elif is_torch_scheduler(settings.schedule) and not waits and "optimizer__lr" in told[0]:
         reason = "a torch scheduler keeps one learning rate"
     if reason:
         warnings.warn(f"replicas are trained one after another: {reason}", VectorizationWarning, stacklevel=5)
@@ -317,6 +322,8 @@ def plan_of(learner: Learner, source: Source, validation: Source | None, once: b
     else:
         steps = (50 if learner.epochs is None else int(learner.epochs)) * source.epoch
         every = source.epoch
+    if learner.every is not None or learner.settings().objective.solved:
+        every = learner.every or 1
     return Plan(steps=steps, every=every, patience=learner.patience, validation=validation, memory=learner.memory)
 
 
@@ -326,14 +333,15 @@ def train_all(
     plan: Plan,
     phase: Phase,
     *,
-    observers: Sequence[Callable[[Record], object]],
+    watch: Callable[[Engine, State, Record], list[object]],
+    note: Callable[[Engine, Record], None],
     keep: Callable[[bool], None],
     shown: bool,
 ) -> None:
     """Runs the plan in every run, then consolidates the task.
 
-    The observers are called with each record, and end the run at hand by returning True; `keep` is called whenever
-    state and phase are such that the training can go on from them, with whether it must.
+    `watch` is called with each record, and ends the run at hand where it says True; so is `note`; `keep` is called
+    whenever state and phase are such that the training can go on from them, with whether it must.
     """
     first = world()[0] == 0
     said: set[str] = set()
@@ -354,11 +362,12 @@ def train_all(
         with Bar(plan, engine, shown=shown and first) as bar:
             learning = solving if engine.objective.solved else training
             for record in learning(engine, state, source, plan, phase.runs[i].records):
-                told = [observer(record) for observer in observers] if first else []
+                told = watch(engine, state, record) if first else []
                 if first:
                     bar.update(record)
                 if anywhere(any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in told)):
                     stop(state, "stopped by a callback")
+                note(engine, record)
                 keep(False)
         if state.step < state.origin + plan.steps and not state.diverged:
             known = Known(state.step, source.epoch, phase.task, phase.once, source.extent)

@@ -19,14 +19,16 @@ from weft.core import legal
 from weft.core.catalogue import find
 from weft.core.configured import closest
 from weft.core.legal import Choice, Flag, Legal, Number, Several, Such, Whole, told
-from weft.core.objective import Objective, wrong_marks
+from weft.core.objective import SOLVES, Objective, wrong_marks
 from weft.core.optimizer import Optimizer, as_optimizer
 from weft.core.source import Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.fresh import Init
 from weft.engine.schedule import as_schedule
+from weft.learner.metrics import check_metrics, metrics_of, monitored
 from weft.learner.pretrained import is_given
+from weft.learner.watching import arguments
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -42,6 +44,8 @@ __all__ = [
     "changed_optimizer",
     "check",
     "optimizers_of",
+    "refuse_count",
+    "refuse_start",
     "replica_settings",
 ]
 
@@ -55,6 +59,7 @@ class Settings:
 
     Attributes:
         optimizer: as it was given, or the objective's own; by player once the players are known (`optimizers_of`).
+        progress: the measure to monitor, or None for the objective's own.
     """
 
     objective: Objective
@@ -68,6 +73,7 @@ class Settings:
     validation: Any
     augment: Callable[..., Any] | None
     init: Init
+    progress: tuple[str, str] | None
     device: torch.device
     dtype: torch.dtype
     lowered: torch.dtype | None
@@ -91,6 +97,7 @@ class Settings:
         return cls(
             objective=objective,
             strategy=as_strategy(learner.strategy),
+            progress=monitored(learner),
             device=as_device(learner.device),
             dtype=DTYPES[learner.dtype],
             lowered=PRECISIONS[learner.precision],
@@ -170,8 +177,9 @@ def as_seed(random_state: Any) -> int:
 
 
 _SHARED = {
-    *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "folder", "memory"),
-    *("objective__class_weight", "patience", "precision", "replicas", "steps", "validation", "verbose", "warm_start"),
+    *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "every", "folder", "keep"),
+    *("memory", "metrics", "monitor", "objective__class_weight", "patience", "precision", "replicas", "steps"),
+    *("validation", "verbose", "warm_start"),
 }
 
 
@@ -214,6 +222,15 @@ def replica_settings(replicas: Any, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
+def refuse_count(replicas: Any, begun: int) -> None:
+    """Raises where there are not as many replicas as training began with."""
+    count = len(replica_settings(replicas, 0))
+    if count != begun:
+        raise ValueError(
+            f"expected the {begun} replicas that training began with, got {count}; fit anew, without warm_start"
+        )
+
+
 def _same(value: object) -> object:
     """What is the same for values that are the same; nets with weights of their own are not."""
     if isinstance(value, list | tuple):
@@ -242,6 +259,10 @@ def _held_out(given: object) -> bool:
     return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2)
 
 
+def _calls(given: object) -> bool:
+    return callable(given) and arguments(given) > 0
+
+
 def _by_pattern(given: object) -> bool:
     return isinstance(given, Mapping) and all(isinstance(pattern, str) for pattern in given)
 
@@ -266,6 +287,9 @@ LEGAL: dict[str, Legal] = {
     "clip": Number(0, ends="()") | None,
     "weighting": Choice("example", "group"),
     "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
+    "every": Whole(1) | None,
+    "metrics": _Read("a list of metrics, or metrics by name", metrics_of),
+    "monitor": Such("the name of one of the metrics", lambda given: isinstance(given, str)) | None,
     "patience": Whole(1) | None,
     "replicas": _Read("a number, or lists by parameter name", lambda given: replica_settings(given, 0)),
     "augment": Such("a function of a row, or one of a batch that is marked @batchwise", callable) | None,
@@ -276,8 +300,9 @@ LEGAL: dict[str, Legal] = {
     "dtype": Choice(*DTYPES),
     "precision": Choice("bf16") | None,
     "memory": Whole(1, 2**50),
-    "callbacks": Several("a list of functions of a record", Such("a function", callable)),
+    "callbacks": Several("a list of functions of a record, or of a record and the learner", Such("a function", _calls)),
     "verbose": Flag(),
+    "keep": Whole(1, 1000) | None,
     "folder": Such("a path", lambda given: isinstance(given, str | PathLike)) | None,
 }
 """What the Learner's parameters may be."""
@@ -294,6 +319,8 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
     reason = strategy.refuses(objective)
     if reason:
         raise ValueError(f"{strategy!r} cannot train {type(objective).__name__}: {reason}")
+    if objective.solves not in SOLVES:
+        raise closest(objective.solves, SOLVES, f"how {type(objective).__name__} solves replicas")
     if learner.precision is not None and learner.dtype != "float32":
         raise ValueError(
             f"expected dtype='float32' beside precision={learner.precision!r}, whose parameters are float32 while the "
@@ -304,8 +331,25 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
             f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "
             f"{told(learner.augment)}; leave it out"
         )
+    check_metrics(learner, objective)
     if learner.epochs is not None and learner.steps is not None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
+
+
+def refuse_start(learner: Learner, objective: Objective, *, again: bool) -> None:
+    """Raises for what keeps a learner from training, though it may answer: `again` is a pass after others."""
+    if learner.keep is not None and learner.folder is None:
+        raise ValueError(f"expected a folder beside keep={learner.keep}, got none; give folder=..., or leave keep out")
+    if len(learner.metrics) and learner.validation is None:
+        raise ValueError(
+            f"expected rows held out beside metrics={learner.metrics!r}, got none; give validation=0.2, or "
+            "validation=(X, y)"
+        )
+    if again and objective.solved:
+        raise ValueError(
+            f"expected all rows at once for {type(objective).__name__}, which is solved, not descended: a second "
+            "partial_fit would forget the first; call fit with all rows, or give each part its task"
+        )
 
 
 def _refuse_marks(learner: Learner, objective: Objective) -> None:

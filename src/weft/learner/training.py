@@ -48,12 +48,14 @@ class Phase:
         once: whether it is one pass, as `partial_fit` makes without a task.
         runs: those begun, in order; empty before the phase and after it.
         data: digests of what it learns from, by name, where it is kept in a folder.
+        kept: its best checkpoints so far, the best first, where some are kept.
     """
 
     task: str | None = None
     once: bool = False
     runs: list[Begun] = field(default_factory=list)
     data: dict[str, str] = field(default_factory=dict)
+    kept: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass

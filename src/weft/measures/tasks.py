@@ -177,8 +177,11 @@ def untrained(learner: Learner, X: Any, y: Any, **more: Any) -> Learner | None:
         "epochs": None,
         "steps": 0,
         "folder": None,
+        "keep": None,
         "verbose": False,
         "callbacks": (),
+        "metrics": (),
+        "monitor": None,
     }
     bare.set_params(**still, validation=None, patience=None)
     with warnings.catch_warnings():

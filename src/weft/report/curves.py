@@ -57,6 +57,8 @@ def curves(history: list[Json]) -> list[Curve]:
             for k, v in enumerate(each):
                 if isinstance(v, int | float) and math.isfinite(v):
                     values[i, k] = v
+        if (name == "lr" or name.endswith("_lr")) and bool((values == values[:1]).all()):
+            continue  # a learning rate that stays as it was set
         if np.isfinite(values).any():
             part = "validation" if name.startswith("valid_") else "training"
             steps = np.array([step for step, _ in rows], dtype=float)

@@ -244,9 +244,13 @@ class Arrays(Source):
         """This part's rows in their own order."""
         if state.device != self._group.device:
             self.to(state.device)
-        chosen = self._chosen(key_of(state.seeds))
+        lead = (
+            tuple(state.seeds.shape) if self.holdout == 0.0 else ()
+        )  # replicas that share all rows share their memory
+        chosen = self._chosen(key_of(state.seeds.reshape(-1)[0] if lead else state.seeds))
         for start in range(0, chosen.shape[-1], rows):
-            yield self._rows(chosen[..., start : start + rows])
+            batch = self._rows(chosen[..., start : start + rows])
+            yield {name: values.expand(*lead, *values.shape) for name, values in batch.items()} if lead else batch
 
     def contents(self) -> dict[str, Any]:
         """Its fields, the environment of each row, and what is held out."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.core.configured import Configured
+from weft.core.corpus import Corpus
 from weft.core.objective import Objective, Output, reduce
 from weft.core.optimizer import Optimizer
 from weft.core.random import key_of
@@ -24,8 +25,9 @@ from weft.engine.answering import answers
 from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.loss import base_loss
-from weft.engine.loop import Plan, begin, train
+from weft.engine.loop import History, Plan, begin, train
 from weft.engine.replicas import fresh
+from weft.engine.solving import solving
 from weft.learner.runs import vectorizes
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
@@ -94,8 +96,10 @@ class _Trained(NamedTuple):
 
     def replica(self, k: int) -> dict[str, Params]:
         """The parameters trained, and those that answer."""
+        run = self.state.replica(k)
         found = {f"answer {i}": one.replica(k).params for i, one in enumerate(self.answers)}
-        return {"parameters": self.state.replica(k).params, **found}
+        solved = {"buffers": run.buffers} if run.objective.solved else {}
+        return {"parameters": run.params, **solved, **found}
 
 
 class _Apart(NamedTuple):
@@ -122,7 +126,8 @@ def _replicas(
     objective: Objective, strategy: Strategy, source: Source, seeds: list[int], tasks: int = 0
 ) -> _Trained | _Apart:
     """Replicas as a Learner trains them: at once, or one after another where a layer has no rule for it, told once."""
-    if vectorizes(*_begun(objective, strategy, source, seeds), source):
+    together = objective.solves != "apart" if objective.solved else None
+    if vectorizes(*_begun(objective, strategy, source, seeds), source) if together is None else together:
         return _trained(objective, strategy, source, seeds, tasks=tasks)
     return _Apart([_trained(objective, strategy, source, [seed], tasks=tasks) for seed in seeds])
 
@@ -139,7 +144,10 @@ def _trained(
     """A run after a few steps, in double precision, or after a few in each of some tasks."""
     engine, state = _begun(objective, strategy, source, seeds, memory)
     plan = Plan(steps=steps, every=steps)
-    if not tasks:
+    if objective.solved:
+        for _ in solving(engine, state, source, plan, History()):
+            pass
+    elif not tasks:
         train(engine, state, source, plan)
     for task in map(str, range(tasks)):
         begin(engine, state, plan)
@@ -171,6 +179,9 @@ def check_objective(objective: Objective, source: Source) -> None:
     params, buffers = initialize(built, 0, "reset")
     engine = _engine(built, ERM(), source)
     state = engine.init([0], torch.device("cpu"))
+    if objective.solved and type(objective).solve is not Objective.solve:  # what was built may be empty
+        state = replace(_trained(objective, ERM(), source, [0]).state, objective=built)
+        params, buffers = state.params, state.buffers
     batch = number_rows(next(engine.batches(source, fresh(source, state))), 1)
     rows = rows_of(batch)
     built.eval()  # statistics of a batch are the layers' affair; here it is the loss's turn
@@ -207,6 +218,12 @@ def check_objective(objective: Objective, source: Source) -> None:
     _expect(name in measures, f"expected the progress measure {name!r} among measure()'s {sorted(measures)}")
     _expect(direction in ("min", "max"), f"expected progress to say 'min' or 'max', got {direction!r}")
     for key, value in measures.items():
+        if isinstance(value, Corpus):
+            value.checked(key, rows)
+            cut = [tree_map(lambda t: t[s], batch) for s in (slice(0, rows // 2), slice(rows // 2, None))]  # noqa: B023
+            parts, whole = (engine.measure(state, iter(each))[key] for each in (cut, [batch]))
+            _close(parts, whole, f"{key!r} of a batch in two parts against the whole")
+            continue
         _expect(value.shape in ((), (rows,)), f"expected {key!r} of shape () or ({rows},), got {tuple(value.shape)}")
     many = _replicas(objective, ERM(), source, [0, 1])
     single = _trained(objective, ERM(), source, [1])

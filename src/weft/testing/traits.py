@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from weft.core.composed import Composed
-from weft.core.objective import DENSITY, DRAWN, PROVIDED, TARGETS, Objective, Output, wrong_marks
+from weft.core.objective import DENSITY, DRAWN, PROVIDED, SOLVES, TARGETS, Objective, Output, wrong_marks
 from weft.core.random import key_of
 from weft.core.source import Batch
 from weft.core.state import State
@@ -49,6 +49,8 @@ def lies(
         yield from _likely([_gap(objective, one, batch) for one in (outputs[""], losses[""](moved, batch))])
     if objective.solved and type(objective).solve is Objective.solve:
         yield "expected solve(source, state), as solved = True says, got none"
+    if objective.solves not in SOLVES:
+        yield f"expected solves to be one of {', '.join(map(repr, SOLVES))}, got {objective.solves!r}"
     if objective.targets not in TARGETS:
         yield f"expected targets to be one of {', '.join(map(repr, TARGETS))}, got {objective.targets!r}"
     for name, kind in objective.kinds.items():

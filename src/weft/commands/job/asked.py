@@ -53,8 +53,14 @@ class Options:
     steps: int | None = field(default=None, metadata={"help": "Updates, instead of passes."})
     batch_size: int = field(default=64, metadata={"help": "Rows per update (and environment); 0 for all."})
     validation: float = field(default=0.2, metadata={"help": "The share of the rows held out; 0 for none."})
+    every: int | None = field(
+        default=None, metadata={"help": "Updates between two records (default: a pass, or a fiftieth of the steps)."}
+    )
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without progress after which to stop, with the best parameters."}
+    )
+    keep: int | None = field(
+        default=None, metadata={"help": "How many of the best checkpoints to keep beside the last."}
     )
     seed: int = field(default=0, metadata={"help": "Everything random follows from it."})
     device: str | None = field(default=None, metadata={"help": "cpu, cuda:0, ...; CUDA where there is one."})
@@ -112,5 +118,6 @@ class Options:
             "batch_size": self.batch_size or None,
             "validation": table.held_out,
             "random_state": self.seed,
+            "keep": None if folder is None else self.keep,
         }
         return Learner(**settings, verbose=verbose, folder=folder)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from weft.core.composed import Composed
 from weft.core.configured import Range, closest
+from weft.core.corpus import Corpus
 from weft.core.legal import WIDTHS, Number, Such, Whole
 from weft.core.objective import Objective, Output
 from weft.core.random import key_of, keyed
@@ -145,7 +146,7 @@ class DANN(Composed):
         """The adversary's logits."""
         return self.adversary(output.features.flatten(1))  # type: ignore[union-attr]
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
+    def measure(self, batch: Batch) -> dict[str, Tensor | Corpus]:
         inner = self.parts()["objective"]
         measures = {"task_loss" if name == "loss" else name: value for name, value in inner.measure(batch).items()}
         if "environment" in batch:  # data held out by the user may come without

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.configured import closest
+from weft.core.corpus import Corpus
 from weft.core.legal import WIDTHS, Choice, Whole
 from weft.core.objective import Objective, Output, capability
 from weft.core.optimizer import Optimizer
@@ -118,7 +119,7 @@ class GAN(Objective):
     def _logit(self, x: Tensor) -> Tensor:
         return self.critic(x).reshape(len(x))
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
+    def measure(self, batch: Batch) -> dict[str, Tensor | Corpus]:
         x = batch["x"]
         return {
             **super().measure(batch),

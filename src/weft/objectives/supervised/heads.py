@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.core.composed import Composed
 from weft.core.configured import closest
+from weft.core.corpus import Corpus
 from weft.core.legal import Number, Such
 from weft.core.objective import Objective, Output
 from weft.core.random import place
@@ -127,8 +128,8 @@ class Heads(Composed):
     def _sum(self, losses: dict[str, Tensor]) -> Tensor:
         return torch.stack([self._weight(name) * loss for name, loss in losses.items()]).sum(0)
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
-        measures = super().measure(batch)
+    def measure(self, batch: Batch) -> dict[str, Tensor | Corpus]:
+        measures = dict(super().measure(batch))
         for name, part in self.parts().items():
             with place(name):
                 own = part.measure(self.view(name, batch))
