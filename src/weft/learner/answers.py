@@ -134,8 +134,10 @@ class Answers(BaseEstimator):
         check_is_fitted(self)
         return Reader(self, self.objective_, DTYPES[self.dtype], self.training_.spec)
 
-    def trained_module(self, k: int | None = None) -> Objective:
-        """The trained objective, an `nn.Module` apart from the learner; its `net` is the net, where it has one.
+    def module(self, k: int | None = None) -> Objective:
+        """The trained objective, an `nn.Module` in evaluation mode: a copy, apart from the learner.
+
+        Its `net` is the net, where it has one, to be used without weft or exported (`torch.export`, ONNX).
 
         Args:
             k: which replica; None for the only one, or after a sweep the best.
@@ -144,7 +146,7 @@ class Answers(BaseEstimator):
         every = self.training_.answering
         if k is None and len(every) > 1 and not isinstance(self.replicas, dict):
             raise ValueError(
-                f"expected the number of one of {len(every)} replicas, got None; trained_module(0) is the first"
+                f"expected the number of one of {len(every)} replicas, got None; module(0) is the first"
             )
         k = (self.best_replica_ if isinstance(self.replicas, dict) else 0) if k is None else k
         if not -len(every) <= k < len(every):
@@ -171,12 +173,16 @@ class Answers(BaseEstimator):
     def _offers(self) -> dict[str, Capability]:
         try:
             return self._objective().capabilities()
-        except TypeError:  # no objective yet
+        except (TypeError, ValueError):  # no objective yet, or one that cannot be made
             return {}
 
     def _instead(self) -> str:
-        offered = self._offers()
-        return f"; {type(self._objective()).__name__} offers {', '.join(offered)}" if offered else ""
+        try:
+            objective = self._objective()
+            offered = objective.capabilities()
+        except (TypeError, ValueError) as error:
+            return f": {error}"
+        return f"; {type(objective).__name__} offers {', '.join(offered)}" if offered else ""
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._offers()})

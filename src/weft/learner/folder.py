@@ -318,7 +318,7 @@ def load(path: str | Path, **given: Any) -> Learner:
     Args:
         path: the run's folder.
         given: what weft cannot rebuild by name, by the name of its parameter: `module` (a user's net,
-            whatever its parameter is called), `generator`, `schedule`, `validation`, ...
+            whatever its parameter is called: `net`, ...), `generator`, `schedule`, `validation`, ...
 
     Example:
         >>> import tempfile
@@ -353,7 +353,7 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
     try:
         classes = {"Learner": Learner, "Classifier": Classifier, "Regressor": Regressor}
         cls = classes[config["learner"]]
-        params = config["params"].items()
+        params = _of_today(cls, config["params"]).items()
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"expected weft's configuration in {folder / 'config.json'}, got {error!r}") from error
     missing: list[Missing] = []
@@ -367,7 +367,7 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
         )
     learner: Learner = cls(**asked)
     fitted = {name: _arrays(value) for name, value in tree["fitted"].items()}
-    told, phase = fitted.pop("_replica_settings"), fitted.pop("_phase")
+    told, phase = [_of_today(cls, own) for own in fitted.pop("_replica_settings")], fitted.pop("_phase")
     drawn = fitted.pop("_drawn", 0)  # which runs kept by earlier versions do not have
     for name in _FITTED:
         if name in fitted:
@@ -389,6 +389,15 @@ def _loaded(folder: Path, given: dict[str, Any]) -> Learner:
     else:
         learner._conclude()
     return learner
+
+
+def _of_today(cls: type[Learner], params: Json) -> Json:
+    """Parameters by the names that they have today: what is a preset's `net` was its `module`."""
+    today: Json = {}
+    for name, value in params.items():
+        name = "net" if name == "module" and "net" in cls._get_param_names() else name
+        today[name] = _of_today(cls, value) if name == "replicas" and isinstance(value, dict) else value
+    return today
 
 
 def _training(learner: Learner, tree: Json, told: list[Json], folder: Path) -> Training:

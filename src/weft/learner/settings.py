@@ -103,7 +103,7 @@ def as_objective(given: object) -> Objective:
     if not isinstance(given, Objective):
         raise TypeError(
             f"expected an objective such as Classification(), got {told(given)}; a plain nn.Module goes "
-            "into an objective, as in Classification(module), or into Classifier(module)"
+            "into an objective, as in Classification(net), or into Classifier(net)"
         )
     return given
 
