@@ -182,7 +182,7 @@ def test_wrong_names_lengths_and_shapes_speak(learner):
 
 @pytest.mark.parametrize("name", ["score", "memory", "history_", "_secret", "adapt"])
 def test_a_capability_that_the_learner_would_hide_is_refused(name):
-    hidden = type("Hidden", (Conditional,), {name: capability()(lambda self, x: x)})
+    hidden = type("Hidden", (Conditional,), {name: capability()(lambda self, x: x), "adapts": name == "adapt"})
     with pytest.raises(ValueError, match=f"a name of its own for the capability {name!r}"):
         Learner(hidden(), **SHORT).fit(X, Y)
 

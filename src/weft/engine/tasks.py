@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import partial
 
+from weft.core.configured import closest
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Source, number_rows, rows_of
 from weft.core.state import State
@@ -19,7 +20,7 @@ from weft.engine.gradients.squares import Passes, rows_to_square, squares
 from weft.engine.moves import projected
 from weft.engine.replicas import apart
 
-__all__ = ["adapted", "consolidated", "in_order"]
+__all__ = ["adapted", "adapted_itself", "consolidated", "in_order"]
 
 
 def consolidated(
@@ -80,6 +81,28 @@ def adapted(run: State, strategy: Strategy, player: str, names: Collection[str],
         after = verbs.adapt(strategy, loss, params, number_rows(batch, 1), run.strategy[player])
     found = {**run.params, **{n: p.detach() for n, p in after.items()}}
     return {**found, **projected(run.objective, None, found, names)} if run.objective.projects else found
+
+
+def adapted_itself(run: State, batch: Batch) -> tuple[Params, Params]:
+    """One run's parameters and buffers with those in place that the objective changes for a few examples."""
+    batch = number_rows(batch, 1)
+    key = fold(key_of(run.seeds), "adapt")
+    changed: Params = call(run, "adapt", batch, key=key, rows=batch["row"])
+    whose = type(run.objective).__name__
+    before = {**run.params, **run.buffers}
+    for name, value in changed.items():
+        if name not in before:
+            raise closest(name, before, f"a parameter or buffer that {whose} adapts")
+        if value.shape != before[name].shape or value.dtype != before[name].dtype:
+            raise ValueError(
+                f"expected {whose}'s adapt to give {name!r} of shape {tuple(before[name].shape)} and "
+                f"{before[name].dtype}, got {tuple(value.shape)} and {value.dtype}"
+            )
+    after = {name: changed.get(name, value).detach() for name, value in before.items()}
+    params = {name: after[name] for name in run.params}
+    if run.objective.projects:
+        params |= projected(run.objective, None, params, [name for name in changed if name in params])
+    return params, {name: after[name] for name in run.buffers}
 
 
 def _apart(run: State, names: Collection[str]) -> tuple[Params, Params]:

@@ -176,7 +176,10 @@ def test_traits_follow_the_loss(loss):
     assert ("predict_proba" in objective.capabilities()) == (loss.targets in OF_CLASSES and loss.probable)
     for strategy in (EWC(), Laplace(), EWC(fisher="empirical")):
         assert (strategy.refuses(objective) is None) == loss.likelihood, strategy
-    assert (LwF().refuses(objective) is None) == loss.likelihood
+    usual = loss.likelihood and loss.law in ("categorical", "normal")
+    for strategy in (LwF(), EWC(fisher="sampled"), Laplace(fisher="sampled")):
+        assert (strategy.refuses(objective) is None) == usual, strategy
+    assert Laplace(fisher="sampled", curvature="identity").refuses(objective) is None
     assert IRM().refuses(objective) is None
 
 
