@@ -242,6 +242,33 @@ def test_kinds_are_told_and_a_score_prints_what_is_not_exact(learner):
     assert type(score + 0) is float
 
 
+def test_a_run_s_folder_page_and_terminal_say_what_is_not_exact(learner, tmp_path):
+    from typer.testing import CliRunner
+
+    from weft.commands.app import app
+    from weft.report.writing import write
+
+    learner.save(tmp_path / "run")
+    write([tmp_path / "run"])
+    assert "Of its answers, bound is a lower bound, not exact." in (tmp_path / "run" / "report.html").read_text()
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "run")])
+    assert shown.exit_code == 0, shown.output
+    assert "bound is a lower bound, not exact" in shown.output
+    Learner(Classification(hidden=(4,)), **SHORT).fit(X, Y).save(tmp_path / "exact")
+    assert "not exact" not in CliRunner().invoke(app, ["show", str(tmp_path / "exact")]).output
+
+
+def test_a_score_by_answers_that_are_estimates_says_so():
+    class Guessing(Classification):
+        @capability(merge="mean", finish=lambda p: p.argmax(-1), kind="estimate")
+        def predict(self, x):
+            return self.predict_proba(x)
+
+    guessed = Learner(Guessing(hidden=(4,)), **SHORT).fit(X, Y)
+    assert guessed.score(X, Y).kind == "estimate"
+    assert type(Learner(Classification(hidden=(4,)), **SHORT).fit(X, Y).score(X, Y)) is float
+
+
 @pytest.mark.parametrize(
     ("name", "mark", "message"),
     [

@@ -1,5 +1,7 @@
 """Evaluation keeps to `memory`: rows at a time follow from it, and the answers do not depend on them."""
 
+from functools import wraps
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,7 @@ def seen_by(monkeypatch, home, name, index=0):
     """The rows of each batch that a method of the objective sees."""
     seen, before = [], getattr(home, name)
 
+    @wraps(before)  # with its mark
     def spy(self, *args, **kwargs):
         batch = args[index]
         seen.append(len(batch["x"]) if isinstance(batch, dict) else batch if isinstance(batch, int) else len(batch))

@@ -100,6 +100,7 @@ def test_a_chain_s_interval_is_over_batches():
     x = np.zeros_like(noise)
     for t in range(1, 1200):
         x[:, t] = 0.8 * x[:, t - 1] + noise[:, t]
+
     def share(kind):
         found = [expected(lambda n, row=row: row, kind, lambda x: x, 1000, 0.9).interval for row in x[:, 200:]]
         return np.mean([low <= 0.0 <= high for low, high in found])
@@ -447,7 +448,10 @@ def test_who_adapts_is_said_and_only_one():
     ("changed", "message"),
     [
         ({"mean": torch.zeros(2, 2)}, "a parameter or buffer that Wrong adapts among .*got 'mean'; did you mean"),
-        ({"means": torch.zeros(3, 2)}, r"Wrong's adapt to give 'means' of shape \(2, 2\) and torch.float32, got \(3, 2\)"),
+        (
+            {"means": torch.zeros(3, 2)},
+            r"Wrong's adapt to give 'means' of shape \(2, 2\) and torch.float32, got \(3, 2\)",
+        ),
     ],
 )
 def test_what_an_adaptation_cannot_change_speaks(changed, message):

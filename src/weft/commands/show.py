@@ -29,7 +29,7 @@ def show(
     """Show a run's learning curves, its risk by environment or its scores by task, in the terminal or as a picture."""
     with told(debug):
         from weft.report.curves import curves, drawn
-        from weft.report.folder import about, records, risk
+        from weft.report.folder import about, inexact, records, risk
         from weft.report.picture import picture
         from weft.report.tasks import tasks as by_task
 
@@ -63,6 +63,8 @@ def show(
             last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
             when = f"at step {history[-1]['step']}" if stepped else "solved in closed form"
             screen.print(Text(printable(f"{when}: {last}")))
+        if told_kinds := inexact(facts):
+            screen.print(Text(printable(told_kinds)))
         if risks:
             print_risk(screen, risks)
         if matrix:

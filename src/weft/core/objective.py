@@ -26,6 +26,7 @@ __all__ = [
     "Objective",
     "Output",
     "capability",
+    "inexact",
     "reduce",
     "wrong_marks",
 ]
@@ -160,6 +161,11 @@ def capability(
         return method
 
     return mark
+
+
+def inexact(objective: Objective) -> dict[str, str]:
+    """The capabilities whose numbers are bounds or estimates, each with its kind."""
+    return {name: mark.kind for name, mark in objective.capabilities().items() if mark.kind in DENSITY[1:]}
 
 
 MERGES = ("mean", "logmeanexp", "share", "refuse")

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from weft.core.objective import Capability, Objective
+from weft.core.objective import DENSITY, Capability, Objective
 from weft.core.source import Batch
 from weft.core.strategy import Strategy
 from weft.engine.answering import answers
@@ -103,6 +103,10 @@ def _expects(self: Answers) -> bool:
     return True
 
 
+def _told(score: float, kind: str) -> float:
+    return Score(score, kind) if kind in DENSITY[1:] else score
+
+
 _CONDITIONAL = ("predict", "act", "adapt", "forecast", "expectation", "bayes_factor")
 
 
@@ -166,9 +170,7 @@ class Answers(BaseEstimator):
         check_is_fitted(self)
         every = self.training_.answering
         if k is None and len(every) > 1 and not isinstance(self.replicas, dict):
-            raise ValueError(
-                f"expected the number of one of {len(every)} replicas, got None; module(0) is the first"
-            )
+            raise ValueError(f"expected the number of one of {len(every)} replicas, got None; module(0) is the first")
         k = (self.best_replica_ if isinstance(self.replicas, dict) else 0) if k is None else k
         if not -len(every) <= k < len(every):
             raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
@@ -251,7 +253,13 @@ class Answers(BaseEstimator):
 
     @available_if(_expects)
     def expectation(
-        self, f: Callable[[Any], Any], n: int | None = None, *, level: float = 0.95, random_state: Any = None, **named: Any
+        self,
+        f: Callable[[Any], Any],
+        n: int | None = None,
+        *,
+        level: float = 0.95,
+        random_state: Any = None,
+        **named: Any,
     ) -> Expectation:
         """E[f(X)] under the model, with an interval: by draws, or as the objective computes it where it does.
 
@@ -332,11 +340,13 @@ class Answers(BaseEstimator):
         offered = objective.capabilities()
         if "predict" in offered and y is not None:
             rate = accuracy_score if objective.targets in ("classes", "multilabel") else r2_score
-            return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
+            return _told(
+                float(rate(as_array(y), self.predict(X), sample_weight=sample_weight)), offered["predict"].kind
+            )
         if "log_prob" in offered:
             named = {} if y is None or not self.log_prob.takes("y") else {"y": y}
             mean = float(np.average(self.log_prob(X, **named), weights=sample_weight))
-            return mean if self.log_prob.kind in ("", "exact") else Score(mean, self.log_prob.kind)
+            return _told(mean, self.log_prob.kind)
         raise AttributeError(f"{type(objective).__name__} has no score: expected predict (with y) or log_prob")
 
     def replica_scores(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.float64]:

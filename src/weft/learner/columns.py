@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from weft.learner.answers import Answers
     from weft.learner.estimator import Learner
 
-__all__ = ["Columns", "as_tensor", "decoded", "names_of_rows", "numbered_environments", "refuse_targets", "take", "unpack"]
+__all__ = [
+    "Columns",
+    "as_tensor",
+    "decoded",
+    "names_of_rows",
+    "numbered_environments",
+    "refuse_targets",
+    "take",
+    "unpack",
+]
 
 
 def as_tensor(values: Any, dtype: torch.dtype) -> Tensor:

@@ -33,6 +33,7 @@ from weft import __version__
 from weft.core import manifest
 from weft.core.files import alone as alone_in
 from weft.core.files import parsed
+from weft.core.objective import inexact
 from weft.core.source import Field, Spec
 from weft.core.state import State
 from weft.core.trees import tree_map
@@ -71,11 +72,13 @@ def _config(learner: Learner) -> dict[str, Any]:
     if not (params["validation"] is None or isinstance(params["validation"], float)):
         params["validation"] = Given(params["validation"])  # data is not configuration
     params["init"] = noted(params["init"])
+    kinds = inexact(learner.objective_)
     return {
         "weft": __version__,
         "format": checkpoint.FORMAT,
         "learner": type(learner).__name__,
         "params": {name: describe(value) for name, value in params.items()},
+        **({"kinds": kinds} if kinds else {}),  # which a user's own objective tells nobody who has but the folder
     }
 
 
