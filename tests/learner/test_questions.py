@@ -267,7 +267,7 @@ def test_a_forecast_has_its_steps():
     wrong = type("Wrong", (Gaussian,), {"forecast": capability()(lambda self, x: x)})
     with pytest.raises(ValueError, match="'forecast' to take how many steps to look ahead by the name 'steps'"):
         fitted(wrong())
-    with pytest.raises(ValueError, match="'ratio' to say kind as one of exact, lower bound.*got 'direct'"):
+    with pytest.raises(ValueError, match=r"'ratio' to say kind as one of exact, lower bound.*got 'direct'"):
         fitted(type("Wrong", (Gaussian,), {"ratio": capability(merge="refuse", kind="direct")(lambda self, x: x)})())
 
 
@@ -485,5 +485,5 @@ def test_an_inner_loop_is_given_the_further_fields():
     gradients = torch.autograd.grad(module(batch).losses.mean(), list(module.parameters()))
     for p, g, q in zip(module.parameters(), gradients, few.module().parameters(), strict=True):
         torch.testing.assert_close(q, p - 0.5 * g)
-    with pytest.raises(TypeError, match="a field by name among .*got 'sid_y'"):
+    with pytest.raises(TypeError, match=r"a field by name among .*got 'sid_y'"):
         learner.adapt(rows, sid_y=batch["side_y"], size_y=batch["size_y"])

@@ -38,7 +38,7 @@ class _Done(Protocol):
 
 @contextmanager
 def pieces(what: str, rows: int, count: int, *, shown: bool) -> Iterator[_Done]:
-    """A bar over rows that are done piece by piece; none where there is one piece. Of several processes the first shows.
+    """A bar over rows done piece by piece; none where there is one piece. Of several processes the first shows.
 
     Args:
         what: is done.

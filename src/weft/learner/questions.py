@@ -235,7 +235,7 @@ class BayesFactor:
 
 
 def compared(one: Answers, other: object, X: Any, level: float, named: dict[str, Any]) -> BayesFactor:
-    """The log of the ratio of what two fitted learners give the rows X; arguments by name go to those that take them."""
+    """The log of the ratio of what two fitted learners give rows; arguments by name go to those that take them."""
     from sklearn.utils.validation import check_is_fitted
 
     _refuse_level(level)
@@ -253,8 +253,8 @@ def compared(one: Answers, other: object, X: Any, level: float, named: dict[str,
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise ValueError(
-                f"expected finite log-densities to compare, got {values[row]} of the {which} learner in row {row}; such "
-                "a row settles the comparison by itself, or is an error: look at it"
+                f"expected finite log-densities to compare, got {values[row]} of the {which} learner in row {row}; "
+                "such a row settles the comparison by itself, or is an error: look at it"
             )
     d = densities[0] - densities[1]
     n, total = len(d), float(d.sum())

@@ -71,7 +71,8 @@ def lies(
         yield from _sampled(State(objective, params, dict(buffers), torch.tensor(0)))
     first = next(iter(outputs.values()))
     if _tells(objective, first) and (found := _laws(objective, first)) != objective.laws:
-        yield f"expected laws to name the families that distribution tells, {sorted(found)}, got {sorted(objective.laws)}"
+        said = sorted(objective.laws)
+        yield f"expected laws to name the families that distribution tells, {sorted(found)}, got {said}"
 
 
 def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:

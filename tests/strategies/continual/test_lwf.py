@@ -86,7 +86,7 @@ def test_bad_input():
 def test_laws_that_it_does_not_know_are_refused_before_the_first_task(strategy):
     X, y = rng.normal(size=(20, 3)), rng.poisson(2.0, size=20)
     counts = Learner(Regression(loss="poisson"), strategy=strategy, epochs=1, random_state=0)
-    with pytest.raises(ValueError, match="cannot train Regression: .*what Regression predicts is poisson"):
+    with pytest.raises(ValueError, match=r"cannot train Regression: .*what Regression predicts is poisson"):
         counts.settings()
     with pytest.raises(ValueError, match="what Regression predicts is poisson"):
         counts.partial_fit(X, y, task="first")
