@@ -447,10 +447,10 @@ def test_who_adapts_is_said_and_only_one():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"mean": torch.zeros(2, 2)}, "a parameter or buffer that Wrong adapts among .*got 'mean'; did you mean"),
+        ({"mean": torch.zeros(2, 2)}, "a parameter's name from adapt of Wrong among .*got 'mean'; did you mean"),
         (
             {"means": torch.zeros(3, 2)},
-            r"Wrong's adapt to give 'means' of shape \(2, 2\) and torch.float32, got \(3, 2\)",
+            r"adapt of Wrong to keep 'means' as it is, \(2, 2\) of torch.float32, got \(3, 2\)",
         ),
     ],
 )

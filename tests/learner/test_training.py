@@ -200,6 +200,14 @@ def test_a_loss_given_to_a_preset_is_that_of_its_objective():
         unknown.fit(X, Y)
 
 
+def test_replicas_of_losses_that_read_y_otherwise_are_refused():
+    counts = np.abs(X[:, 0])  # none are counts, which only one of the two would have asked for
+    with pytest.raises(
+        ValueError, match="expected replicas that learn values, as y was read, got one that learns counts"
+    ):
+        Regressor(replicas={"loss": ["absolute", "poisson"]}, epochs=1, random_state=0).fit(X, counts)
+
+
 def test_scikit_learn_s_tags_follow_the_loss():
     several, one = Classifier(loss="multi-label"), Classifier()
     assert get_tags(several).classifier_tags.multi_label

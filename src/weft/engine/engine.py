@@ -28,7 +28,7 @@ from weft.engine.precision import lay_out
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule, is_torch_scheduler
-from weft.engine.tasks import adapted, adapted_itself, consolidated
+from weft.engine.tasks import adapted, consolidated
 from weft.engine.vectorize import Mapper
 
 __all__ = ["Diverged", "Engine", "loss_name"]
@@ -455,7 +455,5 @@ class Engine:
 
     def adapt(self, run: State, batch: Batch) -> tuple[Params, Params]:
         """One run's parameters and buffers, adapted to a few examples: by the objective, or by the strategy."""
-        if run.objective.adapts:
-            return adapted_itself(run, batch)
         player = self.players[0]
-        return adapted(run, self.strategy, player, self.names[player], batch), run.buffers
+        return adapted(run, self.strategy, player, self.names[player], batch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import partial
 
-from weft.core.configured import closest
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Source, number_rows, rows_of
 from weft.core.state import State
@@ -17,10 +16,10 @@ from weft.engine.fresh import in_training
 from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
 from weft.engine.gradients.squares import Passes, rows_to_square, squares
-from weft.engine.moves import projected
+from weft.engine.moves import check_given, projected
 from weft.engine.replicas import apart
 
-__all__ = ["adapted", "adapted_itself", "consolidated", "in_order"]
+__all__ = ["adapted", "consolidated", "in_order"]
 
 
 def consolidated(
@@ -71,8 +70,13 @@ def in_order(source: Source, run: State, rows: int) -> Iterator[Batch]:
         first += rows_of(batch)
 
 
-def adapted(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> Params:
-    """One run's parameters, adapted by the strategy to a few examples, as in training."""
+def adapted(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> tuple[Params, Params]:
+    """One run's parameters and buffers, adapted to a few examples: by the objective, or by the strategy."""
+    return _by_objective(run, batch) if run.objective.adapts else _inner(run, strategy, player, names, batch)
+
+
+def _inner(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> tuple[Params, Params]:
+    """Parameters adapted by the strategy, as in training."""
     params, others = _apart(run, names)
     key = fold(key_of(run.seeds), "adapt")
     loss = base_loss(run.objective, others, run.buffers, key, "")
@@ -80,24 +84,18 @@ def adapted(run: State, strategy: Strategy, player: str, names: Collection[str],
     with keyed(key):
         after = verbs.adapt(strategy, loss, params, number_rows(batch, 1), run.strategy[player])
     found = {**run.params, **{n: p.detach() for n, p in after.items()}}
-    return {**found, **projected(run.objective, None, found, names)} if run.objective.projects else found
+    if run.objective.projects:
+        found |= projected(run.objective, None, found, names)
+    return found, run.buffers
 
 
-def adapted_itself(run: State, batch: Batch) -> tuple[Params, Params]:
-    """One run's parameters and buffers with those in place that the objective changes for a few examples."""
+def _by_objective(run: State, batch: Batch) -> tuple[Params, Params]:
+    """Parameters and buffers with those in place that the objective changes."""
     batch = number_rows(batch, 1)
     key = fold(key_of(run.seeds), "adapt")
     changed: Params = call(run, "adapt", batch, key=key, rows=batch["row"])
-    whose = type(run.objective).__name__
     before = {**run.params, **run.buffers}
-    for name, value in changed.items():
-        if name not in before:
-            raise closest(name, before, f"a parameter or buffer that {whose} adapts")
-        if value.shape != before[name].shape or value.dtype != before[name].dtype:
-            raise ValueError(
-                f"expected {whose}'s adapt to give {name!r} of shape {tuple(before[name].shape)} and "
-                f"{before[name].dtype}, got {tuple(value.shape)} and {value.dtype}"
-            )
+    check_given(run.objective, "adapt", before, changed)
     after = {name: changed.get(name, value).detach() for name, value in before.items()}
     params = {name: after[name] for name in run.params}
     if run.objective.projects:

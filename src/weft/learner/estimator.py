@@ -365,6 +365,12 @@ class Learner(Taking, Answers):
         """A training before its first step."""
         told = replica_settings(self.replicas, as_seed(self.random_state))
         each = [self._settings_of(own) for own in told]  # values out of range are refused before anything else
+        for own in each:
+            if own.objective.targets != settings.objective.targets:
+                raise ValueError(
+                    f"expected replicas that learn {settings.objective.targets}, as y was read, got one that learns "
+                    f"{own.objective.targets}: {own.objective!r}; train a learner for each"
+                )
         runs = start(settings, each, told, source, replicated=self.replicas is not None)
         self.training_ = Training(told, source.spec, runs)
         self.seeds_ = [int(own["random_state"]) for own in told]
