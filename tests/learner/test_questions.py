@@ -85,10 +85,10 @@ def test_an_expectation_is_the_mean_with_student_s_interval():
 
 
 def test_the_interval_keeps_its_level():
-    """Of 1,000 intervals from 10 draws each, those that hold the mean: within 3.5 standard errors of 80%."""
+    """Of 1,000 intervals from 3 draws each, those that hold the mean: within 3.5 standard errors of 80%."""
     model = fitted(Gaussian(mean=1.0))
-    every = model.sample(10_000, random_state=0)[:, 0].reshape(1000, 10)
-    found = [expected(lambda n, row=row: row, "direct", lambda x: x, 10, 0.8).interval for row in every]
+    every = model.sample(3000, random_state=0)[:, 0].reshape(1000, 3)
+    found = [expected(lambda n, row=row: row, "direct", lambda x: x, 3, 0.8).interval for row in every]
     held = np.mean([low <= 1.0 <= high for low, high in found])
     assert abs(held - 0.8) < 3.5 * math.sqrt(0.16 / 1000)
 
