@@ -203,6 +203,9 @@ def test_rows_that_an_answer_multiplies_are_counted(monkeypatch, ask, replicas):
         if draws < 1000:
             np.testing.assert_allclose(whole, getattr(much, ask)(asked, draws=draws, **named), rtol=1e-5, atol=1e-6)
     assert most[2] > 10 * most[1000]
+    seen.clear()
+    getattr(few, ask)(40 if ask == "sample" else rows[:40], draws=10_000, **named)
+    assert max(seen) * 10_000 * 4 * 4 < 2**20, "16 rows would be too much to try"
 
 
 def test_the_peak_of_an_answer_of_many_draws_fits():
