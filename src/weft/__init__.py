@@ -16,8 +16,8 @@ Your own `nn.Module`, on data from several environments:
 >>> from torch import nn
 >>> from weft.strategies import ANDMask, EWC, MAML
 >>> site = np.arange(len(X)) % 4
->>> my_module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
->>> clf = Classifier(my_module, strategy=ANDMask(threshold=1.0), epochs=2, validation=0.1, random_state=0)
+>>> my_net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+>>> clf = Classifier(my_net, strategy=ANDMask(threshold=1.0), epochs=2, validation=0.1, random_state=0)
 >>> len(clf.fit(X, y, environment=site).history_)
 2
 

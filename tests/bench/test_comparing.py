@@ -398,6 +398,39 @@ def test_the_sentence_warns():
     assert "no method is better than the base rate" in flat["sentences"][0]
 
 
+def test_scores_of_other_kinds_are_said(tmp_path, monkeypatch, capsys):
+    """A method whose answers are estimates, against an exact one: in the sentence, the table and the page."""
+    from weft.commands.compare import _print
+    from weft.core import capability
+    from weft.objectives import LeastSquares, Regression
+    from weft.report.writing import write
+
+    guess = capability(merge="mean", kind="estimate")(lambda self, x: Regression.predict(self, x))
+    monkeypatch.setattr(LeastSquares, "predict", guess)
+    monkeypatch.setattr(LeastSquares.predict, "__name__", "predict")
+    frame = load_diabetes(as_frame=True).frame
+    some = {**TINY, "steps": 10, "methods": ["erm", "least-squares"], "workers": 1}
+    found = compare(table=frame, target="target", out=tmp_path / "s", **some)
+    assert [row["kind"] for row in found["methods"]] == ["", "estimate"]
+    told = "the scores are not of one kind (erm exact, least-squares estimate)"
+    assert told in found["sentences"][0]
+    monkeypatch.setenv("COLUMNS", "300")
+    _print(found, tmp_path / "s", None)
+    shown = capsys.readouterr().out
+    assert told in " ".join(shown.split())
+    assert f"{found['methods'][1]['mean']:.4g} (estimate)" in shown
+    write([tmp_path / "s"])
+    page = (tmp_path / "s" / "report.html").read_text()
+    assert "(estimate)" in page
+    assert "A score in whose brackets a kind stands is not exact." in page
+    again = read(tmp_path / "s")
+    assert again["methods"][1]["kind"] == "estimate"
+
+
+def test_scores_of_one_kind_are_not_spoken_of(whole):
+    assert "of one kind" not in " ".join(read(whole)["sentences"])
+
+
 def test_a_share_has_no_edge_to_warn_of():
     from weft.bench.conclusion import _at_edge
     from weft.core.configured import Range

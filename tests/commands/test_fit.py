@@ -34,7 +34,7 @@ def test_a_density_that_is_not_exact_says_so(table, tmp_path, monkeypatch):
     told = run("fit", str(table), *options, "--out", str(tmp_path / "a")).stdout
     assert re.search(r"log_prob +lower bound +not exact", told)
     told = run("fit", str(table), *options, "--out", str(tmp_path / "b"), "--json").stdout
-    assert json.loads(told)["kinds"] == {"log_prob": "lower bound"}
+    assert json.loads(told)["kinds"] == {"log_prob": "lower bound", "ratio": "estimate"}
 
 
 def test_held_out_score_is_of_rows_that_were_not_trained_on(fitted, table):

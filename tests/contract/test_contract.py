@@ -409,7 +409,7 @@ def test_a_game_whose_parameters_are_not_one_player_s_is_caught(broken, error, m
 class Undeclared(Objective):
     """Acts, and does not say whether rows of an earlier policy may be learned from."""
 
-    fields, progress, provides = REINFORCE.fields, REINFORCE.progress, REINFORCE.provides
+    fields, progress, provides, laws = REINFORCE.fields, REINFORCE.progress, REINFORCE.provides, REINFORCE.laws
     build, forward, distribution, measure = (
         getattr(REINFORCE, name) for name in ("build", "forward", "distribution", "measure")
     )

@@ -263,7 +263,7 @@ WAYS = {
     "an attack": (lambda: fitted(strategy=AdversarialTraining(PGD(steps="3"))), "PGD's steps"),
     "a source": (lambda: Learner(Regression()).fit(Arrays(X, X[:, 0], batch_size="3")), "Arrays' batch_size"),
     "episodes": (lambda: Episodes(sinusoids, shots=True), "Episodes' shots"),
-    "a net": (lambda: fitted(module="mlp(batch_norm=1)"), "MLP's batch_norm"),
+    "a net": (lambda: fitted(net="mlp(batch_norm=1)"), "MLP's batch_norm"),
     "the optimizer": (lambda: fitted(optimizer=Optimizer("sgd", momentum=5)), "Optimizer's momentum"),
     "a preset": (lambda: fitted(hidden=b"ab"), "Regressor's hidden"),
     "the learner": (lambda: fitted(random_state=2**63), "Regressor's random_state"),
@@ -320,7 +320,7 @@ def test_what_may_be_swept():
     rows = replica_settings({"strategy__threshold": torch.tensor([0.25, 0.5]), "random_state": np.array([1, 1])}, 0)
     assert rows == [{"random_state": 1, "strategy__threshold": t} for t in (0.25, 0.5)]
     nets = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]  # alike to read, with weights of their own
-    assert len(replica_settings({"module": nets}, 0)) == 2
+    assert len(replica_settings({"net": nets}, 0)) == 2
     swept = fitted(strategy=ANDMask(), replicas={"strategy__threshold": [np.float32(0.5), torch.tensor(1.0)]})
     assert [own["strategy__threshold"] for own in swept.training_.settings] == [0.5, 1.0]
 

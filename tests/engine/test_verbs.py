@@ -365,8 +365,8 @@ def test_a_combine_of_its_own_is_asked_where_memory_is_short():
         def combine(self, gradients, losses, weights, state):
             return {name: torch.zeros_like(g[0]) for name, g in gradients.items()}, state
 
-    learner = Classifier(strategy=Zero(), memory=1, steps=2, random_state=0, init="keep", module=nn.Linear(3, 2))
-    before = learner.module.weight.detach().clone()
+    learner = Classifier(strategy=Zero(), memory=1, steps=2, random_state=0, init="keep", net=nn.Linear(3, 2))
+    before = learner.net.weight.detach().clone()
     learner.fit(X, (Y > 0).astype(int), environment=SITE)
     assert torch.equal(learner.training_.runs[0].state.params["net.weight"], before)
 

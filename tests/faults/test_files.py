@@ -74,11 +74,12 @@ def test_only_values_are_written(tmp_path):
 
 def test_a_module_of_ones_own_must_be_given_again(tmp_path):
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    learner = kept(tmp_path / "run", module=net)
-    with pytest.raises(ValueError, match=r"expected module \(Sequential\) again.*module=\.\.\."):
+    learner = kept(tmp_path / "run", net=net)
+    with pytest.raises(ValueError, match=r"expected net \(Sequential\) again.*net=\.\.\."):
         weft.load(tmp_path / "run")
-    twin = weft.load(tmp_path / "run", module=net)
-    np.testing.assert_array_equal(twin.predict_proba(X), learner.predict_proba(X))
+    for name in ("module", "net"):  # whatever the parameter is called, or by its name
+        twin = weft.load(tmp_path / "run", **{name: net})
+        np.testing.assert_array_equal(twin.predict_proba(X), learner.predict_proba(X))
     with pytest.raises(ValueError, match="a module of the shape that was trained"):
         weft.load(tmp_path / "run", module=nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))
     game = Learner(GAN(latent=2, generator=nn.Linear(2, 3), critic=nn.Linear(3, 1)), steps=2, random_state=0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import weft
@@ -55,3 +56,13 @@ def test_a_format_of_another_version_is_refused(tmp_path):
     (tmp_path / "run" / "state.json").write_text(json.dumps(state))
     with pytest.raises(ValueError, match="99"):
         weft.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["preset", "swept", "own"])
+def test_a_preset_s_net_was_called_module(name):
+    """Kept when `Classifier(module=...)` was its name."""
+    told = json.loads((HERE / "presets.json").read_text())
+    nets = {"module": torch.nn.Sequential(torch.nn.Linear(3, 2))} if name == "own" else {}
+    learner = weft.load(HERE / name, **nets)
+    np.testing.assert_allclose(learner.predict_proba(told["X"]), told[name], rtol=1e-6)
+    assert callable(learner.module)

@@ -182,7 +182,7 @@ def test_wrong_names_lengths_and_shapes_speak(learner):
 
 @pytest.mark.parametrize("name", ["score", "memory", "history_", "_secret", "adapt"])
 def test_a_capability_that_the_learner_would_hide_is_refused(name):
-    hidden = type("Hidden", (Conditional,), {name: capability()(lambda self, x: x)})
+    hidden = type("Hidden", (Conditional,), {name: capability()(lambda self, x: x), "adapts": name == "adapt"})
     with pytest.raises(ValueError, match=f"a name of its own for the capability {name!r}"):
         Learner(hidden(), **SHORT).fit(X, Y)
 
@@ -240,6 +240,33 @@ def test_kinds_are_told_and_a_score_prints_what_is_not_exact(learner):
     again = pickle.loads(pickle.dumps(score))
     assert (again, again.kind) == (exact, "lower bound")
     assert type(score + 0) is float
+
+
+def test_a_run_s_folder_page_and_terminal_say_what_is_not_exact(learner, tmp_path):
+    from typer.testing import CliRunner
+
+    from weft.commands.app import app
+    from weft.report.writing import write
+
+    learner.save(tmp_path / "run")
+    write([tmp_path / "run"])
+    assert "Of its answers, bound is a lower bound, not exact." in (tmp_path / "run" / "report.html").read_text()
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "run")])
+    assert shown.exit_code == 0, shown.output
+    assert "bound is a lower bound, not exact" in shown.output
+    Learner(Classification(hidden=(4,)), **SHORT).fit(X, Y).save(tmp_path / "exact")
+    assert "not exact" not in CliRunner().invoke(app, ["show", str(tmp_path / "exact")]).output
+
+
+def test_a_score_by_answers_that_are_estimates_says_so():
+    class Guessing(Classification):
+        @capability(merge="mean", finish=lambda p: p.argmax(-1), kind="estimate")
+        def predict(self, x):
+            return self.predict_proba(x)
+
+    guessed = Learner(Guessing(hidden=(4,)), **SHORT).fit(X, Y)
+    assert guessed.score(X, Y).kind == "estimate"
+    assert type(Learner(Classification(hidden=(4,)), **SHORT).fit(X, Y).score(X, Y)) is float
 
 
 @pytest.mark.parametrize(

@@ -121,19 +121,19 @@ CASES = {
         r"expected rows of y of shape \(\) as when training began, got \(1,\)",
     ),
     "a net with too few outputs": (
-        lambda: classifier(module=nn.Linear(4, 2)).fit(X, LABELS),
+        lambda: classifier(net=nn.Linear(4, 2)).fit(X, LABELS),
         r"has shape \(2, 3\), got \(2, 2\); give its last layer 3 outputs",
     ),
     "a net with too many outputs": (
-        lambda: regressor(module=nn.Linear(4, 2)).fit(X, Y),
+        lambda: regressor(net=nn.Linear(4, 2)).fit(X, Y),
         r"has shape \(2, 1\), got \(2, 2\); give its last layer 1 outputs",
     ),
     "a net for other rows": (
-        lambda: classifier(module=nn.Linear(5, 3)).fit(X, LABELS),
+        lambda: classifier(net=nn.Linear(5, 3)).fit(X, LABELS),
         r"takes rows of shape \(4,\), got an error from Linear",
     ),
     "a net that gives a tuple": (
-        lambda: classifier(module=nn.LSTM(4, 3)).fit(X, LABELS),
+        lambda: classifier(net=nn.LSTM(4, 3)).fit(X, LABELS),
         r"has shape \(2, 3\), got tuple",
     ),
     # dtypes
@@ -351,7 +351,7 @@ CASES = {
     ),
     "an unknown optimizer": (lambda: classifier(optimizer="adamm").fit(X, LABELS), "got 'adamm'; did you mean 'adam'"),
     "an unknown schedule": (lambda: classifier(schedule="cosin").fit(X, LABELS), "got 'cosin'; did you mean 'cosine'"),
-    "an unknown net": (lambda: classifier(module="liner").fit(X, LABELS), "got 'liner'; did you mean 'linear'"),
+    "an unknown net": (lambda: classifier(net="liner").fit(X, LABELS), "got 'liner'; did you mean 'linear'"),
     "an unknown weighting": (lambda: classifier(weighting="groups").fit(X, LABELS), "did you mean 'group'"),
     "an unknown init": (lambda: classifier(init="kept").fit(X, LABELS), "did you mean 'keep'"),
     "an unknown parameter": (lambda: Classifier(epoch=3), "got 'epoch'; did you mean 'epochs'"),
@@ -419,13 +419,13 @@ CASES = {
         lambda: weave(ANDMask(), 3),
         r"expected strategies, such as weave\(EWC\(\), ANDMask\(\)\), got 3",
     ),
-    "a number as net": (lambda: classifier(module=3).fit(X, LABELS), "nn.Module, a factory, a name or None, got 3"),
+    "a number as net": (lambda: classifier(net=3).fit(X, LABELS), "nn.Module, a factory, a name or None, got 3"),
     "a factory of numbers": (
-        lambda: classifier(module=lambda: 3).fit(X, LABELS),
+        lambda: classifier(net=lambda: 3).fit(X, LABELS),
         "factory to return an nn.Module, got int",
     ),
     "a factory that wants more": (
-        lambda: classifier(module=nn.Bilinear).fit(X, LABELS),
+        lambda: classifier(net=nn.Bilinear).fit(X, LABELS),
         r"take nothing or \(inputs, outputs\), got one that takes in1_features, in2_features, out_features; wrap",
     ),
     "a number as hidden": (
@@ -538,7 +538,7 @@ CASES = {
         "got every parameter frozen",
     ),
     "hidden randomness": (
-        lambda: classifier(module=Recurrent()).fit(X, LABELS),
+        lambda: classifier(net=Recurrent()).fit(X, LABELS),
         "got 'net.body' .LSTM with dropout=0.5., which draws inside its kernel; set dropout=0",
     ),
     # going on

@@ -57,7 +57,7 @@ def test_clone_keeps_parameters_and_nothing_learned():
 
 def test_presets_show_every_parameter_of_the_learner():
     own = set(Classifier().get_params(deep=False))
-    assert own == (set(Learner().get_params(deep=False)) - {"objective"}) | {"module", "hidden", "class_weight"}
+    assert own == (set(Learner().get_params(deep=False)) - {"objective"}) | {"net", "hidden", "class_weight", "loss"}
 
 
 def test_pipeline_and_cross_validation():

@@ -1,11 +1,15 @@
 """Evaluation keeps to `memory`: rows at a time follow from it, and the answers do not depend on them."""
 
+from functools import wraps
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from weft import Classifier, Learner
+from weft.core import capability
+from weft.core.random import normal
 from weft.core.trees import tree_leaves
 from weft.engine import memory as watched
 from weft.engine.gradients import squares as module
@@ -70,6 +74,7 @@ def seen_by(monkeypatch, home, name, index=0):
     """The rows of each batch that a method of the objective sees."""
     seen, before = [], getattr(home, name)
 
+    @wraps(before)  # with its mark
     def spy(self, *args, **kwargs):
         batch = args[index]
         seen.append(len(batch["x"]) if isinstance(batch, dict) else batch if isinstance(batch, int) else len(batch))
@@ -161,3 +166,87 @@ def test_what_cannot_be_watched_is_asked_as_before():
 
     fitted = Learner(Odd(hidden=(4,)), epochs=1, random_state=0).fit(X.flatten(1), Y * 1.0)
     assert fitted.predict(X.flatten(1)).shape == (400,)
+
+
+class Drawing(GAN):
+    """Answers with so many draws for each row."""
+
+    @capability(merge="mean")
+    def spread(self, x, *, draws=1):
+        noise = normal((len(x), draws, x.shape[1]), place="spread", dtype=x.dtype)
+        return x[:, None] + noise
+
+    @capability(merge="share", kind="direct")
+    def sample(self, n, *, draws=1):
+        rows = super().sample(n)
+        return rows[:, None].expand(-1, draws, -1) * 1.0 if draws > 1 else rows
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+@pytest.mark.parametrize("ask", ["spread", "sample"])
+def test_rows_that_an_answer_multiplies_are_counted(monkeypatch, ask, replicas):
+    """Of K draws a row takes K times as much: so many fewer are asked about at a time, from the first trial on."""
+    rows = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
+    settings = {"steps": 1, "random_state": 0, "device": "cpu", "replicas": replicas}
+    few = Learner(Drawing(latent=2, hidden=(4,)), memory=2**20, **settings).fit(rows[:64])
+    much = Learner(Drawing(latent=2, hidden=(4,)), memory=2**34, **settings).fit(rows[:64])
+    asked = 600 if ask == "sample" else rows
+    named = {"random_state": 0} if ask == "sample" else {}
+    seen = seen_by(monkeypatch, Drawing, ask)
+    most = {}
+    for draws in (2, 100, 1000):
+        seen.clear()
+        whole = getattr(few, ask)(asked, draws=draws, **named)
+        most[draws] = max(seen)
+        assert whole.shape == (600, draws, 4)
+        assert max(seen) * draws * 4 * 4 < 2**20, "bytes of the rows asked at a time, trials included"
+        if draws < 1000:
+            np.testing.assert_allclose(whole, getattr(much, ask)(asked, draws=draws, **named), rtol=1e-5, atol=1e-6)
+    assert most[2] > 10 * most[1000]
+    seen.clear()
+    getattr(few, ask)(40 if ask == "sample" else rows[:40], draws=10_000, **named)
+    assert max(seen) * 10_000 * 4 * 4 < 2**20, "16 rows would be too much to try"
+
+
+def test_the_peak_of_an_answer_of_many_draws_fits():
+    rows = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
+    few = Learner(Drawing(latent=2, hidden=(4,)), memory=2**21, steps=1, random_state=0, device="cpu").fit(rows[:64])
+    answer = 600 * 1000 * 4 * 4
+    assert peak(lambda: few.spread(rows, draws=1000)) < 2 * answer + 2**21, "the answer itself, its pieces, the memory"
+    few.spread(rows, draws=3)
+    kept = [key for key in watched._known[few.objective_] if key[0][0] == "spread"]
+    assert len(kept) == 2, "looked up for each number of draws"
+
+
+# --- what is shown ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_a_long_answer_shows_a_bar_and_a_short_one_none(capsys, replicas):
+    rows = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
+    settings = {"steps": 1, "random_state": 0, "device": "cpu", "replicas": replicas}
+    told = Learner(Drawing(latent=2, hidden=(4,)), memory=2**20, **settings).fit(rows[:64]).set_params(verbose=True)
+    for ask, first in (("spread", rows), ("sample", 600)):
+        capsys.readouterr()
+        getattr(told, ask)(first, draws=100)
+        shown = capsys.readouterr().out
+        assert ask in shown
+        assert "600/600" in shown
+        getattr(told, ask)(first[:2] if ask == "spread" else 2)
+        assert capsys.readouterr().out == "", "one piece"
+    told.set_params(verbose=False).spread(rows, draws=100)
+    assert capsys.readouterr().out == ""
+    told.set_params(verbose=True)
+
+
+def test_of_several_processes_the_first_shows(capsys, monkeypatch):
+    from weft.engine import progress
+
+    monkeypatch.setattr(progress, "world", lambda: (1, 2))
+    with progress.pieces("asked", 10, 5, shown=True) as done:
+        done(2)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(progress, "world", lambda: (0, 2))
+    with progress.pieces("asked", 10, 5, shown=True) as done:
+        done(10)
+    assert "10/10" in capsys.readouterr().out

@@ -5,10 +5,12 @@ import io
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import get_tags
 
 import weft
-from weft import Classifier, Learner, Optimizer
+from weft import Classifier, Learner, Optimizer, Regressor
 from weft.objectives import DANN, Classification, Regression
 from weft.strategies import ERM, ANDMask
 
@@ -20,7 +22,7 @@ Y = (X[:, 0] > 0).astype(int)
 def test_the_trained_module_answers_as_the_learner_does_and_stands_apart():
     frozen = Optimizer("adam", lr=0.01, freeze="net.features.*")
     learner = Learner(Classification(hidden=(8,)), optimizer=frozen, epochs=3, random_state=0).fit(X, Y)
-    module = learner.trained_module()
+    module = learner.module()
     rows = torch.as_tensor(X, dtype=torch.float32)
     before = learner.predict_proba(X)
     with torch.no_grad():
@@ -36,7 +38,7 @@ def test_the_trained_module_answers_as_the_learner_does_and_stands_apart():
 
 def test_the_trained_module_carries_running_statistics():
     learner = Classifier("mlp(hidden=(8,), batch_norm=True)", epochs=3, random_state=0).fit(X + 5.0, Y)
-    module = learner.trained_module()
+    module = learner.module()
     assert not module.training
     means = [b for name, b in module.named_buffers() if name.endswith("running_mean")]
     assert means
@@ -48,17 +50,17 @@ def test_the_trained_module_carries_running_statistics():
 
 def test_which_replicas_module():
     many = Classifier(epochs=2, replicas=2, random_state=0).fit(X, Y)
-    with pytest.raises(ValueError, match=r"number of one of 2 replicas, got None; trained_module\(0\)"):
-        many.trained_module()
+    with pytest.raises(ValueError, match=r"number of one of 2 replicas, got None; module\(0\)"):
+        many.module()
     with pytest.raises(IndexError, match=r"in 0\.\.1, got 2"):
-        many.trained_module(2)
-    first, second = (next(iter(many.trained_module(k).parameters())) for k in (0, 1))
+        many.module(2)
+    first, second = (next(iter(many.module(k).parameters())) for k in (0, 1))
     assert not torch.equal(first, second)
     swept = Classifier(epochs=2, replicas={"optimizer__lr": [1e-6, 1e-2]}, random_state=0).fit(X, Y)
-    best = next(iter(swept.trained_module().parameters()))
-    assert torch.equal(best, next(iter(swept.trained_module(swept.best_replica_).parameters())))
+    best = next(iter(swept.module().parameters()))
+    assert torch.equal(best, next(iter(swept.module(swept.best_replica_).parameters())))
     with pytest.raises(NotFittedError):
-        Classifier().trained_module()
+        Classifier().module()
 
 
 @pytest.mark.filterwarnings("ignore:.*diverged")
@@ -131,7 +133,7 @@ def test_the_trained_net_is_exported_and_answers_any_number_of_rows(net):
     learner = Classifier(net, epochs=2, random_state=0).fit(X, Y)
     rows = torch.as_tensor(X, dtype=torch.float32)
     n = torch.export.Dim("n", min=2)
-    exported = torch.export.export(learner.trained_module().net, (rows,), dynamic_shapes=({0: n},))
+    exported = torch.export.export(learner.module().net, (rows,), dynamic_shapes=({0: n},))
     file = io.BytesIO()
     torch.export.save(exported, file)
     file.seek(0)
@@ -139,3 +141,96 @@ def test_the_trained_net_is_exported_and_answers_any_number_of_rows(net):
     for some in (rows, rows[:7]):
         answer = program(some).softmax(-1).detach().numpy()
         np.testing.assert_allclose(answer, learner.predict_proba(some), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("net", ["mlp(hidden=(8,))", "mlp(hidden=(8,), batch_norm=True, dropout=0.5)"])
+def test_the_trained_net_goes_to_onnx_and_answers_any_number_of_rows(net, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    learner = Classifier(net, epochs=2, replicas=2, random_state=0).fit(X, Y)
+    rows = torch.as_tensor(X, dtype=torch.float32)
+    n = torch.export.Dim("n", min=2)
+    program = torch.onnx.export(
+        learner.module(1).net, (rows,), dynamo=True, verbose=False, input_names=["x"], dynamic_shapes=({0: n},)
+    )
+    program.save(tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    for some in (rows, rows[:7]):
+        (logits,) = session.run(None, {"x": some.numpy()})
+        answer = torch.from_numpy(logits).softmax(-1).numpy()
+        np.testing.assert_allclose(answer, learner.replica(1).predict_proba(some), rtol=1e-5, atol=1e-5)
+
+
+def test_module_is_the_trained_one_and_net_the_one_given():
+    given = torch.nn.Linear(3, 2)
+    learner = Classifier(given, epochs=2, random_state=0).fit(X, Y)
+    assert learner.net is given
+    assert not torch.equal(learner.module(0).net.weight, given.weight)
+    assert not learner.module().training
+    for wrong in (Classifier, Regressor):
+        with pytest.raises(TypeError, match=rf"expected the net of {wrong.__name__} as net=\.\.\., got 'module'"):
+            wrong(module=given)
+        with pytest.raises(ValueError, match=r"as net=\.\.\., got 'module'"):
+            wrong().set_params(module=given)
+
+
+# --- the presets' loss --------------------------------------------------------------------------------
+
+
+def test_a_loss_given_to_a_preset_is_that_of_its_objective():
+    for loss in ("focal(gamma=1)", "ordinal", "hinge"):
+        preset = Classifier(loss=loss, epochs=2, random_state=0).fit(X, Y)
+        plain = Learner(Classification(loss=loss), epochs=2, random_state=0).fit(X, Y)
+        np.testing.assert_array_equal(preset.history_["loss"], plain.history_["loss"])
+        assert hasattr(preset, "predict_proba") == (loss != "hinge")
+    counts = np.random.default_rng(0).poisson(np.exp(X[:, 0]))
+    preset = Regressor(loss="poisson", epochs=20, random_state=0).fit(X, counts)
+    assert (preset.predict(X) > 0).all()
+    assert preset.settings().objective.targets == "counts"
+    with pytest.raises(ValueError, match="expected counts"):
+        Regressor(loss="poisson", epochs=1).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="Regressor's loss to be a loss of values"):
+        Regressor(loss="focal", epochs=1).fit(X, counts)
+    with pytest.raises(ValueError, match="Classifier's loss to be a loss of classes"):
+        Classifier(loss="poisson", epochs=1).fit(X, Y)
+    unknown = Classifier(loss="focl")
+    assert not hasattr(unknown, "predict_proba")
+    assert "fit" in dir(unknown)
+    with pytest.raises(ValueError, match="did you mean 'focal'"):
+        unknown.fit(X, Y)
+
+
+def test_replicas_of_losses_that_read_y_otherwise_are_refused():
+    counts = np.abs(X[:, 0])  # none are counts, which only one of the two would have asked for
+    with pytest.raises(
+        ValueError, match="expected replicas that learn values, as y was read, got one that learns counts"
+    ):
+        Regressor(replicas={"loss": ["absolute", "poisson"]}, epochs=1, random_state=0).fit(X, counts)
+
+
+def test_scikit_learn_s_tags_follow_the_loss():
+    several, one = Classifier(loss="multi-label"), Classifier()
+    assert get_tags(several).classifier_tags.multi_label
+    assert not get_tags(one).classifier_tags.multi_label
+    assert get_tags(several).estimator_type == get_tags(one).estimator_type == "classifier"
+    assert get_tags(Regressor(loss="gamma")).target_tags.positive_only
+    assert get_tags(Regressor(loss="poisson")).target_tags.positive_only
+    assert not get_tags(Regressor(loss="huber")).target_tags.positive_only
+    labels = np.stack([X[:, 0] > 0, X[:, 1] > 0], 1).astype(int)
+    several.set_params(epochs=30, random_state=0).fit(X, labels)
+    assert several.predict(X).shape == labels.shape
+    assert several.score(X, labels) == (several.predict(X) == labels).all(1).mean() > 0.6
+    assert clone(several).loss == "multi-label"
+
+
+def test_a_loss_of_ones_own_is_given_again_by_its_name(tmp_path):
+    def plain(z, y):
+        return torch.nn.functional.cross_entropy(z, y, reduction="none")
+
+    net = torch.nn.Linear(3, 2)
+    learner = Classifier(net, loss=plain, epochs=1, random_state=0).fit(X, Y)
+    learner.save(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"expected loss \(function\) again"):
+        weft.load(tmp_path / "run", module=net)
+    again = weft.load(tmp_path / "run", module=net, loss=plain)
+    np.testing.assert_array_equal(again.predict(X), learner.predict(X))

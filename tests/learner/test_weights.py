@@ -122,7 +122,7 @@ def test_frozen_parts_stay_statistics_included(init, replicas):
             features = given[0].eval()(torch.from_numpy(X))
         head = Classifier(nn.Sequential(nn.Linear(6, 2)), init=init, validation=0.2, **COMMON)
         if init == "keep":
-            head.module = nn.Sequential(given[1])
+            head.net = nn.Sequential(given[1])
             head.fit(features.numpy(), Y)
             for own in ("weight", "bias"):
                 torch.testing.assert_close(params(learner)[f"net.1.{own}"], params(head)[f"net.0.{own}"])
@@ -239,7 +239,7 @@ def test_weights_that_were_trained_are_not_discarded_in_silence(kind):
     torch.manual_seed(1)
     common = {"batch_size": 8, "optimizer": Optimizer("adam", lr=1e-2), "random_state": 0}
     fresh = MODULES[kind]()
-    trained = Classifier(fresh, epochs=1, **common).fit(X, Y).trained_module().net  # no word so far
+    trained = Classifier(fresh, epochs=1, **common).fit(X, Y).module().net  # no word so far
     for learner in (Classifier(trained, epochs=1), clone(Classifier(trained, epochs=1, replicas=2))):
         with pytest.warns(UserWarning, match=r"expected init='keep' for a module with weights of its own.*'net\."):
             learner.fit(X, Y)

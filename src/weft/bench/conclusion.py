@@ -113,6 +113,10 @@ class Evidence:
                 told.append(
                     f"{final.diverged} of {study.seeds} trainings of {name} diverged and count with the worst score"
                 )
+        kinds = {name: final.kind or "exact" for name, final in good.items()}
+        if len(set(kinds.values())) > 1:
+            of = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+            told.append(f"the scores are not of one kind ({of}), and a difference may be that of the kinds")
         flat = [name for name in good if self._flat(name, base)]
         if flat:
             who = (
@@ -184,6 +188,7 @@ class Evidence:
             "setting": best["setting"] if best else {},
             "validation": best["value"] if best else None,
             "trials": {state: sum(t["state"] == state for t in trials) for state in ("complete", "failed", "diverged")},
+            "kind": final.kind if final else "",
             "scores": [],
             "diverged": final.diverged if final else 0,
             "mean": None,

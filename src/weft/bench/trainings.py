@@ -17,6 +17,7 @@ from weft.bench.data import Column, Data, Part
 from weft.bench.methods import Method
 from weft.bench.search import Outcome, Setting
 from weft.bench.study import Study
+from weft.core.objective import inexact
 from weft.core.values import jsonable
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Final:
         curves: the learning curves of all seeds.
         objective, strategy: as they were built.
         seconds: what it took.
+        kind: of the answers that were scored: `estimate`, a bound, or "" where they are exact.
     """
 
     table: Scores
@@ -53,6 +55,7 @@ class Final:
     objective: str
     strategy: str
     seconds: float
+    kind: str = ""
 
 
 class Base(TypedDict):
@@ -219,6 +222,7 @@ def refit(study: Study, data: Data, method: Method, setting: Setting, seeds: lis
         objective=repr(learner.objective),
         strategy=repr(learner.settings().strategy),
         seconds=time.perf_counter() - started,
+        kind=inexact(learner.objective_).get("predict", ""),
     )
 
 

@@ -167,7 +167,7 @@ def _print(results: Json, folder: Path, report: str | None) -> None:
         )
         cells = [
             _score(row["validation"], measure),
-            _score(row["mean"], measure),
+            _score(row["mean"], measure) + (f" ({row['kind']})" if row.get("kind") else ""),
             interval,
             str(len(row["scores"])),
             trials,

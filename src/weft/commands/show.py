@@ -30,7 +30,7 @@ def show(
     with told(debug):
         from weft.learner.kept import listed
         from weft.report.curves import curves, drawn
-        from weft.report.folder import about, records, risk
+        from weft.report.folder import about, inexact, records, risk
         from weft.report.picture import picture
         from weft.report.tasks import tasks as by_task
 
@@ -68,6 +68,8 @@ def show(
         if best:
             said = ", ".join(f"{one['name']} ({one['measure']} {one['value']:.4g})" for one in best)
             screen.print(Text(printable(f"checkpoints kept: {said}")))
+        if told_kinds := inexact(facts):
+            screen.print(Text(printable(told_kinds)))
         if risks:
             print_risk(screen, risks)
         if matrix:

@@ -35,7 +35,8 @@ class Composed(Objective):
       all parts' own, in their order;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
-    - parameters that live on a set are put back by the part that has them; what a part carries is carried;
+    - parameters that live on a set are put back by the part that has them; what a part carries is carried; a part that
+      adapts does so by its own view of the rows;
     - what it provides, and whether its loss is a likelihood, only the composer knows;
     - a part that is a game, or is solved and not descended, is refused: its players and its solution know nothing of
       the loss around them.
@@ -225,6 +226,21 @@ class Composed(Objective):
             prefix = prefixes[id(part)]
             own = {name.removeprefix(prefix): p for name, p in params.items() if name.startswith(prefix)}
             found |= {prefix + name: p for name, p in part.project(own).items()} if part.projects else {}
+        return found
+
+    @property
+    def adapts(self) -> bool:  # type: ignore[override]
+        return any(part.adapts for part in self.parts().values())
+
+    def adapt(self, batch: Batch) -> Params:
+        """What the parts that adapt change, each by the rows as it sees them."""
+        found: Params = {}
+        prefixes = {id(module): f"{name}." for name, module in self.named_modules()}
+        for name, part in self.parts().items():
+            if part.adapts:
+                with place(name):
+                    own = part.adapt(self.view(name, batch))
+                found |= {prefixes[id(part)] + changed: value for changed, value in own.items()}
         return found
 
     def credit(self, batch: Batch) -> Batch:

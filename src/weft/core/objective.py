@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -30,6 +31,7 @@ __all__ = [
     "Solution",
     "Told",
     "capability",
+    "inexact",
     "reduce",
     "wrong_marks",
 ]
@@ -116,7 +118,7 @@ class Capability:
         finish: applied to the merged answer (class probabilities become a class).
         reads: whether it is asked about rows like those of training; not so a prior's, about latents.
         kind: of a number one of `DENSITY`, of a draw one of `DRAWN`, "" where neither is to be said.
-        asks: `rows`, or a `number` of them to draw.
+        asks: `rows`, a `number` of them to draw, or a `function` of rows whose mean is asked for.
         rows: arguments with a value for each row, beside those that the objective's fields name.
     """
 
@@ -151,16 +153,32 @@ def capability(
 
     Args:
         merge, finish, kind, rows: see `Capability`.
-        asks: `rows` or `number`; by default a number where the replicas share the answer out.
+        asks: `rows`, `number` or `function`; by default a number where the replicas share the answer out, and a
+            function where it is called `expectation`.
+
+    Some names have one meaning wherever a model answers them, beside those of scikit-learn:
+
+    - `log_prob(x)`: the log-density (of whole numbers, the log-probability) of each row, in nats;
+    - `ratio(x)`: log p(x) - log q(x), p being what was learned from and q what it is told from;
+    - `forecast(x, *, steps)`: what follows each row, a series, in so many steps: shape `(n, steps, ...)`, and with an
+      option `draws` of K paths `(n, K, steps, ...)`;
+    - `expectation(f)`: the mean of f(x) under the model, where the objective knows better than by its draws: a
+      tensor, or that and its standard error; f takes rows and gives one number or vector for each.
     """
 
     def mark(method: Method) -> Method:
-        asked = asks or ("number" if merge == "share" else "rows")
+        plain = "function" if method.__name__ == "expectation" else "rows"
+        asked = asks or ("number" if merge == "share" else plain)
         reads = method.__name__ != "inverse_transform"  # which is asked about representations
         method.capability = Capability(merge, finish, reads, kind, asked, rows)  # type: ignore[attr-defined]
         return method
 
     return mark
+
+
+def inexact(objective: Objective) -> dict[str, str]:
+    """The capabilities whose numbers are bounds or estimates, each with its kind."""
+    return {name: mark.kind for name, mark in objective.capabilities().items() if mark.kind in DENSITY[1:]}
 
 
 MERGES = ("mean", "logmeanexp", "share", "refuse")
@@ -169,12 +187,19 @@ MERGES = ("mean", "logmeanexp", "share", "refuse")
 def wrong_marks(objective: Objective) -> Iterator[str]:
     """What an objective's capabilities say that nobody understands, in words."""
     for name, mark in objective.capabilities().items():
-        called = f"expected the capability {name!r}"
+        called, word = f"expected the capability {name!r}", name.rpartition("_")[2]
         if mark.merge not in MERGES:
             yield f"{called} to merge by {', '.join(MERGES)}, got {mark.merge!r}"
-        if mark.asks not in ("rows", "number"):
+        if mark.asks not in ("rows", "number", "function"):
             yield f"{called} to ask for rows or a number, got {mark.asks!r}"
-        kinds = DENSITY if name.endswith("log_prob") else DRAWN if name.endswith("sample") else (*DENSITY, *DRAWN)
+        if (mark.asks == "function") != (word == "expectation"):
+            yield f"{called} to ask for {'a function' if word == 'expectation' else 'rows'}, got {mark.asks!r}"
+        if word in ("ratio", "forecast") and mark.asks != "rows":
+            yield f"{called} to ask for rows, got {mark.asks!r}"
+        if word == "forecast" and "steps" not in signature(getattr(objective, name)).parameters:
+            yield f"{called} to take how many steps to look ahead by the name 'steps', got no such argument"
+        numbers = name.endswith("log_prob") or word in ("ratio", "expectation")
+        kinds = DENSITY if numbers else DRAWN if name.endswith("sample") else (*DENSITY, *DRAWN)
         if mark.kind and mark.kind not in kinds:
             yield f"{called} to say kind as one of {', '.join(kinds)}, got {mark.kind!r}"
         if mark.kind in DENSITY and mark.merge == "share":
@@ -205,10 +230,13 @@ class Objective(Configured, nn.Module):
         solves: how replicas are solved: `each` by itself, side by side; all `together` in one call, which takes and
             gives tensors with the replicas on their leading axis; or `apart`, as runs of their own, where the shapes of
             their solutions may differ.
+        adapts: whether `adapt` fits what was trained to a few examples (prototypes, a memory).
         carried: patterns of the names of buffers that go on from step to step (chains, slow copies) and are never
             averaged over groups or processes; others are statistics.
         provides: what `Output` holds beside the losses (`logits`, `features`, `rescore`, `mass`), and `distribution`
             where the method of that name tells what is predicted.
+        laws: of what families those distributions are, where it provides them, in torch's names in small letters:
+            `categorical`, `bernoulli`, `normal`, `laplace`, `poisson`, `negative binomial`, `gamma`, ...
         fields: what it reads of a batch, in the order of `fit`'s arguments; those after `x`, `y` and `environment` are
             given to `fit` by their names.
         kinds: what such a field holds, by name: one of `TARGETS`, `classes` being labels in any shape; `values` where
@@ -228,8 +256,10 @@ class Objective(Configured, nn.Module):
     on_policy: bool = False
     solved: bool = False
     solves: str = "each"
+    adapts: bool = False
     carried: tuple[str, ...] = ()
     provides: frozenset[str] = frozenset()
+    laws: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
     kinds: Mapping[str, str] = MappingProxyType({})
     progress: tuple[str, str] = ("loss", "min")
@@ -268,6 +298,10 @@ class Objective(Configured, nn.Module):
         batches, each number of a record and each tensor of the solution.
         """
         raise NotImplementedError(f"{type(self).__name__} is descended, not solved: it does not define solve(source)")
+
+    def adapt(self, batch: Batch) -> dict[str, Tensor]:
+        """After training, the parameters and buffers by name that a few examples change, where it adapts."""
+        raise NotImplementedError(f"{type(self).__name__} does not adapt: it does not define adapt(batch)")
 
     def credit(self, batch: Batch) -> Batch:
         """Further fields for rows that were collected together (an advantage over the others), where it acts."""
@@ -333,6 +367,10 @@ class Objective(Configured, nn.Module):
         super().__init_subclass__(**options)
         if "solve" in vars(cls) and not cls.solved:
             raise TypeError(f"expected {cls.__name__}, which defines solve, to say solved = True, got False")
+        if "adapt" in vars(cls) and not cls.adapts:
+            raise TypeError(f"expected {cls.__name__}, which defines adapt, to say adapts = True, got False")
+        if cls.adapts is True and cls.adapt is Objective.adapt:
+            raise TypeError(f"expected {cls.__name__}, which says adapts = True, to define adapt(batch), got none")
 
     def __copy__(self) -> Self:
         twin = type(self).__new__(type(self))

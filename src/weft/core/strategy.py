@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -194,6 +194,11 @@ class Strategy(Configured):
         """The mathematical reason why it cannot train this objective, or None."""
         if objective.solved and (isinstance(self, Penalty) or any(self.does(verb) for verb in VERBS)):
             return "the mean loss has its minimizer in closed form, so no loss, gradient or step is there to change"
+        if objective.adapts and self.does("adapt"):
+            return (
+                "both adapt to a few examples, and neither knows of the other; keep one of them: the objective with "
+                "another strategy, or the strategy with another objective"
+            )
         if self.sees == "examples" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
         for name in sorted(self.reads - objective.provides):
@@ -201,6 +206,13 @@ class Strategy(Configured):
             whom = f", for each of its players ({', '.join(objective.players)})" if objective.players else ""
             return f"it reads {name!r}, which {type(objective).__name__} does not provide{what}{whom}"
         return None
+
+    def unlawful(self, objective: Objective, known: Collection[str]) -> str | None:
+        """What an objective predicts that is not of the families known, in words; None where all of it is."""
+        if not objective.laws:
+            return f"what {type(objective).__name__} predicts is of no family that it names in laws"
+        other = sorted(objective.laws - {*known})
+        return f"what {type(objective).__name__} predicts is {' and '.join(other)}" if other else None
 
     def warns(self, known: Known) -> str | None:
         """Why it comes to nothing, or to another thing than it says, in a training such as this; or None."""

@@ -180,7 +180,7 @@ def rebuild(value: Any, given: Mapping[str, Any], name: str, missing: list[Missi
         return value
     if "$given" in value:
         last = name.rpartition("__")[2]
-        for told in (*_endings(name), "module"):
+        for told in (*_endings(name), *(() if last in _NO_NETS else ("module",))):
             if told in given:
                 return given[told]
         missing.append(Missing(last, str(value["$given"])))
@@ -205,6 +205,10 @@ def rebuild(value: Any, given: Mapping[str, Any], name: str, missing: list[Missi
         params = {key: rebuild(part, given, f"{name}__{key}", missing) for key, part in asked.items()}
         return find(room, method, **params)
     return {key: rebuild(part, given, f"{name}__{key}", missing) for key, part in value.items()}
+
+
+_NO_NETS = ("augment", "callbacks", "device", "init", "loss", "random_state", "schedule", "validation")
+"""Parameters that are given again under their own names: `module` would not be meant for them."""
 
 
 def _endings(path: str) -> list[str]:

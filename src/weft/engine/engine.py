@@ -442,7 +442,7 @@ class Engine:
                     state = verbs.replaced(state, name, verbs.init(part, params))
             run.strategy[player] = state
 
-    def adapt(self, run: State, batch: Batch) -> Params:
-        """One run's parameters, adapted by the strategy to a few examples, as in training."""
+    def adapt(self, run: State, batch: Batch) -> tuple[Params, Params]:
+        """One run's parameters and buffers, adapted to a few examples: by the objective, or by the strategy."""
         player = self.players[0]
         return adapted(run, self.strategy, player, self.names[player], batch)

@@ -101,6 +101,8 @@ def rows_at_a_time(
             compute = prepare()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the computation itself will say it
+                one = peak(lambda: compute(1))
+                few = max(1, min(few, memory // max(1, 2 * one)))  # what is tried must fit as well
                 some, double = (peak(lambda n=n: compute(n)) for n in (few, 2 * few))  # type: ignore[misc]
         except Exception:  # as it will tell itself, where it is not the watching that it does not bear
             return most

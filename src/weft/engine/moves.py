@@ -21,7 +21,7 @@ from weft.engine.gradients.loss import Place
 from weft.engine.gradients.route import Route
 from weft.engine.replicas import broadcast, mapped
 
-__all__ = ["alike", "clipped", "gate", "gated", "norm", "projected", "ungate", "updated"]
+__all__ = ["alike", "check_given", "clipped", "gate", "gated", "norm", "projected", "ungate", "updated"]
 
 
 def alike(gradient: Tensor, param: Tensor) -> Tensor:
@@ -75,23 +75,24 @@ def projected(objective: Objective, replicas: int | None, params: Params, moved:
 
     def one(params: Params) -> Params:
         found = objective.project({name: p.detach().clone() for name, p in params.items()})
-        _check_projected(objective, params, found)
+        check_given(objective, "project", params, found)
         return {name: found.get(name, params[name]) for name in names}
 
     with torch.no_grad():
         return mapped(replicas, one, params)
 
 
-def _check_projected(objective: Objective, params: Params, found: object) -> None:
+def check_given(objective: Objective, method: str, params: Params, found: object) -> None:
+    """Raises where what an objective's method gives in the place of parameters cannot stand there."""
     kind = type(objective).__name__
     if not isinstance(found, dict):
-        raise TypeError(f"expected project of {kind} to give parameters by name, got {told(found)}; return them")
+        raise TypeError(f"expected {method} of {kind} to give parameters by name, got {told(found)}; return them")
     for name, value in found.items():
         if name not in params:
-            raise closest(name, params, f"a parameter's name from project of {kind}")
+            raise closest(name, params, f"a parameter's name from {method} of {kind}")
         if value.shape != params[name].shape or value.dtype != params[name].dtype:
             raise ValueError(
-                f"expected project of {kind} to keep {name!r} as it is, {tuple(params[name].shape)} of "
+                f"expected {method} of {kind} to keep {name!r} as it is, {tuple(params[name].shape)} of "
                 f"{params[name].dtype}, got {tuple(value.shape)} of {value.dtype}"
             )
 

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from weft.engine.distributed import world
 from weft.engine.engine import Engine
 from weft.engine.loop import TOLD, Plan, Record, progress_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["Bar"]
+__all__ = ["Bar", "pieces"]
+
+
+def _progress() -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[shown]}"),
+    )
+
+
+class _Done(Protocol):
+    """Told how many more rows are done."""
+
+    def __call__(self, rows: int) -> None: ...
+
+
+@contextmanager
+def pieces(what: str, rows: int, count: int, *, shown: bool) -> Iterator[_Done]:
+    """A bar over rows done piece by piece; none where there is one piece. Of several processes the first shows.
+
+    Args:
+        what: is done.
+        rows: in all.
+        count: of the pieces.
+        shown: whether anything is to be shown.
+    """
+    if not shown or count < 2 or world()[0] > 0:
+        yield lambda rows: None
+        return
+    with _progress() as bar:
+        task = bar.add_task(what, total=rows, shown="")
+        yield lambda rows: bar.advance(task, rows)
 
 
 class Bar:
@@ -24,16 +63,7 @@ class Bar:
 
     def __enter__(self) -> Bar:
         if self.shown:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[shown]}"),
-            )
-            self._rich = Progress(*columns)
+            self._rich = _progress()
             self._rich.start()
             name = type(self.engine.objective).__name__
             total = None if self.engine.objective.solved else self.plan.steps

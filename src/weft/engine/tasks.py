@@ -16,7 +16,7 @@ from weft.engine.fresh import in_training
 from weft.engine.gradients.curvature import factors, products
 from weft.engine.gradients.loss import base_loss
 from weft.engine.gradients.squares import Passes, rows_to_square, squares
-from weft.engine.moves import projected
+from weft.engine.moves import check_given, projected
 from weft.engine.replicas import apart
 
 __all__ = ["adapted", "consolidated", "in_order"]
@@ -70,8 +70,13 @@ def in_order(source: Source, run: State, rows: int) -> Iterator[Batch]:
         first += rows_of(batch)
 
 
-def adapted(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> Params:
-    """One run's parameters, adapted by the strategy to a few examples, as in training."""
+def adapted(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> tuple[Params, Params]:
+    """One run's parameters and buffers, adapted to a few examples: by the objective, or by the strategy."""
+    return _by_objective(run, batch) if run.objective.adapts else _inner(run, strategy, player, names, batch)
+
+
+def _inner(run: State, strategy: Strategy, player: str, names: Collection[str], batch: Batch) -> tuple[Params, Params]:
+    """Parameters adapted by the strategy, as in training."""
     params, others = _apart(run, names)
     key = fold(key_of(run.seeds), "adapt")
     loss = base_loss(run.objective, others, run.buffers, key, "")
@@ -79,7 +84,23 @@ def adapted(run: State, strategy: Strategy, player: str, names: Collection[str],
     with keyed(key):
         after = verbs.adapt(strategy, loss, params, number_rows(batch, 1), run.strategy[player])
     found = {**run.params, **{n: p.detach() for n, p in after.items()}}
-    return {**found, **projected(run.objective, None, found, names)} if run.objective.projects else found
+    if run.objective.projects:
+        found |= projected(run.objective, None, found, names)
+    return found, run.buffers
+
+
+def _by_objective(run: State, batch: Batch) -> tuple[Params, Params]:
+    """Parameters and buffers with those in place that the objective changes."""
+    batch = number_rows(batch, 1)
+    key = fold(key_of(run.seeds), "adapt")
+    changed: Params = call(run, "adapt", batch, key=key, rows=batch["row"])
+    before = {**run.params, **run.buffers}
+    check_given(run.objective, "adapt", before, changed)
+    after = {name: changed.get(name, value).detach() for name, value in before.items()}
+    params = {name: after[name] for name in run.params}
+    if run.objective.projects:
+        params |= projected(run.objective, None, params, [name for name in changed if name in params])
+    return params, {name: after[name] for name in run.buffers}
 
 
 def _apart(run: State, names: Collection[str]) -> tuple[Params, Params]:

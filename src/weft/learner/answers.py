@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,14 +18,16 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from weft.core.objective import Capability, Objective
+from weft.core.objective import DENSITY, Capability, Objective
 from weft.core.source import Batch
 from weft.core.strategy import Strategy
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
 from weft.learner.asking import Question, Score
-from weft.learner.columns import Columns
+from weft.learner.columns import Columns, numbered_environments
+from weft.learner.questions import BayesFactor, Expectation, compared, expected
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
@@ -81,9 +84,30 @@ def _offered(name: str) -> Callable[[Answers], bool]:
 
 
 def _adapts(self: Answers) -> bool:
-    if not as_strategy(self.strategy).does("adapt"):
-        raise AttributeError(f"{type(self).__name__} has no 'adapt': expected a strategy that adapts, such as MAML()")
+    objective = self._objective()
+    if not objective.adapts and not as_strategy(self.strategy).does("adapt"):
+        raise AttributeError(
+            f"{type(self).__name__} has no 'adapt': expected a strategy that adapts, such as MAML(), or an objective "
+            f"that does, got {type(objective).__name__}"
+        )
     return True
+
+
+def _expects(self: Answers) -> bool:
+    objective = self._objective()
+    offered = objective.capabilities()
+    if "expectation" not in offered and ("sample" not in offered or offered["sample"].asks != "number"):
+        raise AttributeError(
+            f"{type(self).__name__} has no 'expectation': {type(objective).__name__} neither samples nor offers it"
+        )
+    return True
+
+
+def _told(score: float, kind: str) -> float:
+    return Score(score, kind) if kind in DENSITY[1:] else score
+
+
+_CONDITIONAL = ("predict", "act", "adapt", "forecast", "expectation", "bayes_factor")
 
 
 class Answers(BaseEstimator):
@@ -92,6 +116,7 @@ class Answers(BaseEstimator):
     strategy: Strategy | str | None
     replicas: int | dict[str, Sequence[Any]] | None
     dtype: str
+    verbose: bool
     training_: Training
     objective_: Objective
     classes_: NDArray[Any]
@@ -134,8 +159,10 @@ class Answers(BaseEstimator):
         check_is_fitted(self)
         return Reader(self, self.objective_, DTYPES[self.dtype], self.training_.spec)
 
-    def trained_module(self, k: int | None = None) -> Objective:
-        """The trained objective, an `nn.Module` apart from the learner; its `net` is the net, where it has one.
+    def module(self, k: int | None = None) -> Objective:
+        """The trained objective, an `nn.Module` in evaluation mode: a copy, apart from the learner.
+
+        Its `net` is the net, where it has one, to be used without weft or exported (`torch.export`, ONNX).
 
         Args:
             k: which replica; None for the only one, or after a sweep the best.
@@ -143,9 +170,7 @@ class Answers(BaseEstimator):
         check_is_fitted(self)
         every = self.training_.answering
         if k is None and len(every) > 1 and not isinstance(self.replicas, dict):
-            raise ValueError(
-                f"expected the number of one of {len(every)} replicas, got None; trained_module(0) is the first"
-            )
+            raise ValueError(f"expected the number of one of {len(every)} replicas, got None; module(0) is the first")
         k = (self.best_replica_ if isinstance(self.replicas, dict) else 0) if k is None else k
         if not -len(every) <= k < len(every):
             raise IndexError(f"expected a replica in 0..{len(every) - 1}, got {k}")
@@ -171,15 +196,20 @@ class Answers(BaseEstimator):
     def _offers(self) -> dict[str, Capability]:
         try:
             return self._objective().capabilities()
-        except TypeError:  # no objective yet
+        except (TypeError, ValueError):  # no objective yet, or one that cannot be made
             return {}
 
     def _instead(self) -> str:
-        offered = self._offers()
-        return f"; {type(self._objective()).__name__} offers {', '.join(offered)}" if offered else ""
+        try:
+            objective = self._objective()
+            offered = objective.capabilities()
+        except (TypeError, ValueError) as error:
+            return f": {error}"
+        return f"; {type(objective).__name__} offers {', '.join(offered)}" if offered else ""
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._offers()})
+        absent = [name for name in _CONDITIONAL if not hasattr(self, name)]
+        return sorted({*super().__dir__(), *self._offers()} - {*absent})
 
     @available_if(_offered("predict"))
     def predict(self, X: Any, **named: Any) -> NDArray[Any]:
@@ -200,20 +230,104 @@ class Answers(BaseEstimator):
         answer: NDArray[Any] = Question(self, "act")(rows.unsqueeze(0) if one else rows, **named)
         return answer[0] if one else answer
 
+    @available_if(_offered("forecast"))
+    def forecast(self, X: Any, *, steps: int = 1, **named: Any) -> Any:
+        """What follows each row, a series, in so many steps: shape `(n, steps, ...)`.
+
+        Args:
+            X: rows, each a series as those of training.
+            steps: how many to look ahead.
+            named: further fields by row, and the method's options; of K `draws`, paths of shape `(n, K, steps, ...)`.
+        """
+        if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
+            raise ValueError(f"expected steps >= 1 to forecast, got {steps!r}")
+        answer = Question(self, "forecast")(X, steps=int(steps), **named)
+        axis = 2 if named.get("draws") is not None else 1
+        for leaf in pytree.tree_leaves(answer):
+            if np.ndim(leaf) <= axis or leaf.shape[axis] != steps:
+                raise ValueError(
+                    f"expected {steps} steps on axis {axis} of the forecast of {type(self.objective_).__name__}, got "
+                    f"shape {np.shape(leaf)}"
+                )
+        return answer
+
+    @available_if(_expects)
+    def expectation(
+        self,
+        f: Callable[[Any], Any],
+        n: int | None = None,
+        *,
+        level: float = 0.95,
+        random_state: Any = None,
+        **named: Any,
+    ) -> Expectation:
+        """E[f(X)] under the model, with an interval: by draws, or as the objective computes it where it does.
+
+        By Student's t over independent draws (of replicas, shared out, which it takes as draws of all together); where
+        `sample` runs a chain, over the means of successive batches. It tells of the model, not of the data.
+
+        Args:
+            f: of an array of rows, one number or one vector for each.
+            n: how many draws; default 1,000. They are held in memory together.
+            level: of the interval.
+            random_state: what fixes the draws.
+            named: further fields, with a value for each draw, and the options of `sample`.
+
+        Example:
+            >>> from weft import Learner
+            >>> from weft.data import ring
+            >>> from weft.objectives import GAN
+            >>> game = Learner(GAN(latent=2, hidden=(8,)), steps=5, random_state=0).fit(ring(200))
+            >>> game.expectation(lambda x: x[:, 0], 500, random_state=0).n
+            500
+        """
+        if "expectation" in self._objective().capabilities():
+            own = named if n is None else {**named, "n": n}
+            answer: Expectation = Question(self, "expectation")(f, random_state=random_state, level=level, **own)
+            return answer
+        if not callable(f):
+            raise TypeError(f"expected a function of rows for 'expectation', got {type(f).__name__}")
+        sample = Question(self, "sample")
+        return expected(lambda k: sample(k, random_state=random_state, **named), sample.kind, f, n, level)
+
+    @available_if(_offered("log_prob"))
+    def bayes_factor(self, other: Any, X: Any, *, level: float = 0.95, **named: Any) -> BayesFactor:
+        """The log of the ratio of the evidence of two fitted learners on rows X, with its interval over rows.
+
+        Args:
+            other: the second; above 0 the first has the better evidence.
+            X: rows that neither was trained on.
+            level: of the interval.
+            named: further fields by row that `log_prob` reads, and its options.
+        """
+        return compared(self, other, X, level, named)
+
     @available_if(_adapts)
-    def adapt(self, X: Any, y: Any = None) -> Self:
-        """A Learner adapted to a few examples by the strategy's inner loop."""
+    def adapt(
+        self, X: Any, y: Any = None, *, environment: Any = None, sample_weight: Any = None, **fields: Any
+    ) -> Self:
+        """A Learner adapted to a few examples, by the strategy's inner loop or as the objective does it.
+
+        Args:
+            X, y, environment, sample_weight, fields: as in `fit`.
+        """
         check_is_fitted(self)
+        given: dict[str, Any] = {"environment": environment, "sample_weight": sample_weight, **fields}
         if isinstance(self.replicas, dict):
-            return self.replica(self.best_replica_).adapt(X, y)
-        data = self.read(X, y)
+            return self.replica(self.best_replica_).adapt(X, y, **given)
+        data = self._reader().read(Columns(X, y, environment, sample_weight, fields))
+        if "environment" in data:
+            data["environment"] = numbered_environments(self, environment, len(data["x"]))
         device = self.training_.runs[0].state.device
-        batch: Batch = {name: data[name].to(device) for name in ("x", "y") if name in data}
+        batch: Batch = {
+            name: data[name].to(device) for name in ("x", *self.objective_.fields, "weight") if name in data
+        }
         adapted = copy.copy(self)
         runs = [run for k in range(len(self.seeds_)) for run in self.replica(k).training_.runs]
         for engine, state in runs:
             answer = _only([Run(engine, one) for one in answers(engine, state)]).state
-            state.params, state.buffers, state.statistics = engine.adapt(answer, batch), answer.buffers, {}
+            state.params, state.buffers = engine.adapt(answer, batch)
+            state.statistics = {}
             engine.forget(state)
             engine.prepare(state)
         adapted.training_ = replace(self.training_, runs=runs)
@@ -226,11 +340,13 @@ class Answers(BaseEstimator):
         offered = objective.capabilities()
         if "predict" in offered and y is not None:
             rate = accuracy_score if objective.targets in ("classes", "multilabel") else r2_score
-            return float(rate(as_array(y), self.predict(X), sample_weight=sample_weight))
+            return _told(
+                float(rate(as_array(y), self.predict(X), sample_weight=sample_weight)), offered["predict"].kind
+            )
         if "log_prob" in offered:
             named = {} if y is None or not self.log_prob.takes("y") else {"y": y}
             mean = float(np.average(self.log_prob(X, **named), weights=sample_weight))
-            return mean if self.log_prob.kind in ("", "exact") else Score(mean, self.log_prob.kind)
+            return _told(mean, self.log_prob.kind)
         raise AttributeError(f"{type(objective).__name__} has no score: expected predict (with y) or log_prob")
 
     def replica_scores(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.float64]:

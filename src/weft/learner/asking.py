@@ -26,9 +26,11 @@ from weft.core.configured import closest
 from weft.core.objective import Capability
 from weft.core.random import fold, key_of, row_hash
 from weft.core.trees import Params
-from weft.engine.asking import call_all, together
+from weft.engine.asking import call, call_all, together
 from weft.engine.memory import rows_at_a_time
-from weft.learner.columns import as_tensor, decoded, names_of_rows
+from weft.engine.progress import pieces
+from weft.learner.columns import as_tensor, decoded, numbered_environments
+from weft.learner.questions import Expectation, values_of
 from weft.learner.reading import Reader, as_array
 from weft.learner.settings import DTYPES, as_seed
 from weft.learner.training import Run
@@ -87,7 +89,12 @@ class Question:
 
     def takes(self, argument: str) -> bool:
         """Whether it takes an argument of this name beside the first."""
-        return argument in [p.name for p in self._further()]
+        return argument in self.arguments
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of its arguments beside the first."""
+        return [p.name for p in self._further()]
 
     def _further(self) -> list[inspect.Parameter]:
         return list(inspect.signature(getattr(self.learner._objective(), self.name)).parameters.values())[1:]
@@ -102,6 +109,8 @@ class Question:
         """
         learner, mark = self.learner, self.mark
         check_is_fitted(learner)
+        if mark.asks == "function":
+            return self._mean_of(asked, random_state, named)
         drawn = mark.draws(self.name)
         if random_state is not None and not drawn:
             raise TypeError(
@@ -113,10 +122,46 @@ class Question:
         seed = None if random_state is None else as_seed(random_state)
         first = learner.training_.drawn if drawn and seed is None else 0
         question = _Asked(self.name, mark, rows, fields, options, drawn, seed, first)
-        answer = _answered(learner._answering(), question)
+        answer = _answered(learner._answering(), question, shown=bool(learner.verbose))
         if drawn and seed is None:
             learner.training_.drawn += question.count
         return decoded(learner, self.name, answer)
+
+    def _mean_of(self, f: Any, random_state: Any, named: dict[str, Any]) -> Expectation:
+        """The mean of a function under the model, as the objective computes it; over replicas the mean of theirs."""
+        level = named.pop("level", 0.95)
+        if not callable(f):
+            raise TypeError(f"expected a function of rows for {self.name!r}, got {type(f).__name__}")
+        if random_state is not None and self.kind == "exact":
+            raise TypeError(f"expected random_state for what draws, got it for {self.name!r}, which is exact")
+        fields, options = self._named(named, self.mark, -1)
+        if fields:
+            raise TypeError(f"expected no values for each row in {self.name!r}, got {', '.join(fields)}")
+
+        def of_tensor(rows: Tensor) -> Tensor:
+            return torch.as_tensor(values_of(f, _as_numpy(rows), len(rows))).to(rows.device, DTYPES[self.learner.dtype])
+
+        runs = self.learner._answering()
+        if self.mark.merge == "refuse" and len(runs) > 1:
+            raise ValueError(_one_replica(self.name, len(runs)))
+        found = []
+        for _, state in runs:
+            key = fold(key_of(state.seeds), self.name)
+            key = key if random_state is None else fold(key, "random_state", as_seed(random_state))
+            answer = call(state, self.name, of_tensor, key=key, options=options)
+            found.append(answer if isinstance(answer, tuple) else (answer, None))
+        for leaf in [part for one in found for part in one if part is not None]:
+            if not isinstance(leaf, Tensor) or leaf.dim() > 1:
+                got = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+                raise ValueError(
+                    f"expected {self.name!r} to give a mean, a tensor of one number or one vector, or that and its "
+                    f"standard error, got {got}"
+                )
+        means, errors = zip(*found, strict=True)
+        error = None if any(e is None for e in errors) else torch.stack(errors).square().sum(0).sqrt() / len(runs)
+        mean = torch.stack(means).mean(0)
+        told = None if error is None else _as_numpy(error)
+        return Expectation.around(_as_numpy(mean), told, self.kind, level)
 
     def _asked(self, asked: Any, mark: Capability) -> Tensor | int:
         if mark.asks == "number":
@@ -173,11 +218,7 @@ class Question:
         if labelled and learner.objective_.holds(name) == "classes":
             return reader.labels(given, name=name)
         if name == "environment" and hasattr(learner, "environments_"):
-            numbers = {label: k for k, label in enumerate(learner.environments_.tolist())}
-            asked = names_of_rows(given, rows, name).tolist()
-            if unknown := [label for label in asked if label not in numbers]:
-                raise ValueError(f"expected environments among {list(numbers)}, got also {unknown[0]!r}")
-            return torch.tensor([numbers[label] for label in asked])
+            return numbered_environments(learner, given, rows)
         values = reader.targets(given) if name == "y" else as_tensor(column, _dtype(column, DTYPES[learner.dtype]))
         if spec is None:
             return values
@@ -272,37 +313,46 @@ class _Asked:
         return rows_at_a_time(engine.objective, kind, lambda: compute, min(self.count, few), memory, most)
 
 
-def _answered(runs: list[Run], asked: _Asked) -> Any:
-    """The answer, merged over the runs or shared out among them."""
+def _answered(runs: list[Run], asked: _Asked, *, shown: bool) -> Any:
+    """The answer, merged over the runs or shared out among them; what is done leaves the device piece by piece."""
     mark, n = asked.mark, asked.count
     if mark.merge == "refuse" and len(runs) > 1:
-        raise ValueError(
-            f"expected one replica to answer {asked.name!r}, got {len(runs)}, whose answers cannot be averaged; "
-            f"ask one of them: .replica(0).{asked.name}(...)"
-        )
+        raise ValueError(_one_replica(asked.name, len(runs)))
     at_a_time = asked.at_a_time(runs)
 
     def finished(answer: Any, rows: int) -> Any:
         answer = mark.finish(answer) if mark.finish else answer
         for leaf in _leaves(answer):
             _refuse_other(leaf, rows, asked.name)
-        return answer
+        return _each(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, answer)
 
     parts: list[Any] = []
     if mark.merge != "share":
-        for first in range(0, n, at_a_time):
-            span = (first, min(first + at_a_time, n))
-            parts.append(finished(_merged(mark.merge, asked.of(runs, [span] * len(runs))), span[1] - span[0]))
+        spans = [(first, min(first + at_a_time, n)) for first in range(0, n, at_a_time)]
+        with pieces(asked.name, n, len(spans), shown=shown) as done:
+            for a, b in spans:
+                parts.append(finished(_merged(mark.merge, asked.of(runs, [(a, b)] * len(runs))), b - a))
+                done(b - a)
         return _each(_joined, *parts)
     edges = [k * n // len(runs) for k in range(len(runs) + 1)]
     shares = [[(first, min(first + at_a_time, b)) for first in range(a, b, at_a_time)] for a, b in pairwise(edges)]
     found: dict[tuple[int, int], Any] = {}
-    for turn in zip_longest(*shares):  # a piece of each run's share at once
-        asking = [(run, span) for run, span in zip(runs, turn, strict=True) if span is not None]
-        spans = [span for _, span in asking]
-        for span, answer in zip(spans, asked.of([run for run, _ in asking], spans), strict=True):
-            found[span] = finished(answer, span[1] - span[0])
+    turns = list(zip_longest(*shares))  # a piece of each run's share at once
+    with pieces(asked.name, n, len(turns), shown=shown) as done:
+        for turn in turns:
+            asking = [(run, span) for run, span in zip(runs, turn, strict=True) if span is not None]
+            spans = [span for _, span in asking]
+            for span, answer in zip(spans, asked.of([run for run, _ in asking], spans), strict=True):
+                found[span] = finished(answer, span[1] - span[0])
+                done(span[1] - span[0])
     return _each(_joined, *(found[span] for share in shares for span in share))
+
+
+def _one_replica(name: str, runs: int) -> str:
+    return (
+        f"expected one replica to answer {name!r}, got {runs}, whose answers cannot be averaged; ask one of them: "
+        f".replica(0).{name}(...)"
+    )
 
 
 def _merged(how: str, answers: list[object]) -> object:

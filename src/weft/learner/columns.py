@@ -17,9 +17,19 @@ from weft.sources.arrays import as_array, refuse_masked
 from weft.sources.drawn import TRIED, Drawn, first_seeds, read_items, stacked
 
 if TYPE_CHECKING:
+    from weft.learner.answers import Answers
     from weft.learner.estimator import Learner
 
-__all__ = ["Columns", "as_tensor", "decoded", "names_of_rows", "refuse_targets", "take", "unpack"]
+__all__ = [
+    "Columns",
+    "as_tensor",
+    "decoded",
+    "names_of_rows",
+    "numbered_environments",
+    "refuse_targets",
+    "take",
+    "unpack",
+]
 
 
 def as_tensor(values: Any, dtype: torch.dtype) -> Tensor:
@@ -138,6 +148,15 @@ def names_of_rows(given: object, rows: int, what: str) -> NDArray[Any]:
             f"expected {article} {what} for every row, got none in row {missing[0]}; name it or drop the row"
         )
     return names
+
+
+def numbered_environments(learner: Answers, given: object, rows: int) -> Tensor:
+    """The number of each row's environment, as training numbered them."""
+    numbers = {label: k for k, label in enumerate(learner.environments_.tolist())}
+    asked = names_of_rows(given, rows, "environment").tolist()
+    if unknown := [label for label in asked if label not in numbers]:
+        raise ValueError(f"expected environments among {list(numbers)}, got also {unknown[0]!r}")
+    return torch.tensor([numbers[label] for label in asked])
 
 
 def refuse_targets(kind: str, values: Tensor, name: str = "y") -> None:

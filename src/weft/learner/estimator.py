@@ -199,12 +199,17 @@ class Learner(Taking, Answers):
         one = self._with(replica)
         return one.settings() if one is not self else Settings.of(self, self._objective())
 
+    @classmethod
+    def _unknown(cls, name: str) -> ValueError:
+        """The error for a parameter that there is none of."""
+        return closest(name, cls._get_param_names(), f"a parameter of {cls.__name__}")
+
     def set_params(self, **params: Any) -> Self:
         """Sets parameters; `optimizer__lr` and `strategy__threshold` work on names and defaults too."""
         known = self.get_params(deep=False)
         for name in params:
             if name.partition("__")[0] not in known:
-                raise closest(name.partition("__")[0], known, f"a parameter of {type(self).__name__}")
+                raise self._unknown(name.partition("__")[0])
         super().set_params(**{name: value for name, value in params.items() if "__" not in name})
         nested = {name: value for name, value in params.items() if "__" in name}
         for name in [name for name in nested if name.startswith("optimizer__")]:
@@ -378,6 +383,12 @@ class Learner(Taking, Answers):
         """A training before its first step."""
         told = replica_settings(self.replicas, as_seed(self.random_state))
         each = [self._settings_of(own) for own in told]  # values out of range are refused before anything else
+        for own in each:
+            if own.objective.targets != settings.objective.targets:
+                raise ValueError(
+                    f"expected replicas that learn {settings.objective.targets}, as y was read, got one that learns "
+                    f"{own.objective.targets}: {own.objective!r}; train a learner for each"
+                )
         runs = start(settings, each, told, source, replicated=self.replicas is not None)
         self.training_ = Training(told, source.spec, runs)
         self.seeds_ = [int(own["random_state"]) for own in told]
@@ -447,4 +458,5 @@ class Learner(Taking, Answers):
             else:
                 tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
                 tags.target_tags.multi_output = True
+                tags.target_tags.positive_only = objective.targets in ("counts", "amounts")
         return tags

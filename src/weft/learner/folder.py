@@ -34,6 +34,7 @@ from weft import __version__
 from weft.core import manifest
 from weft.core.files import alone as alone_in
 from weft.core.files import parsed
+from weft.core.objective import inexact
 from weft.core.source import Field, Spec
 from weft.core.state import State
 from weft.core.trees import tree_map
@@ -73,11 +74,13 @@ def _config(learner: Learner) -> dict[str, Any]:
     if not (params["validation"] is None or isinstance(params["validation"], float)):
         params["validation"] = Given(params["validation"])  # data is not configuration
     params["init"] = noted(params["init"])
+    kinds = inexact(learner.objective_)
     return {
         "weft": __version__,
         "format": checkpoint.FORMAT,
         "learner": type(learner).__name__,
         "params": {name: describe(value) for name, value in params.items()},
+        **({"kinds": kinds} if kinds else {}),  # which a user's own objective tells nobody who has but the folder
     }
 
 
@@ -340,7 +343,7 @@ def load(path: str | Path, *, checkpoint: str | int | None = None, **given: Any)
             or its rank, 0 for the best; None for the last. It answers, and `resume` goes on from there, in no folder
             or in another one: set_params(folder=...).
         given: what weft cannot rebuild by name, by the name of its parameter: `module` (a user's net,
-            whatever its parameter is called), `generator`, `schedule`, `validation`, ...
+            whatever its parameter is called: `net`, ...), `generator`, `schedule`, `validation`, ...
 
     Example:
         >>> import tempfile
@@ -376,7 +379,7 @@ def _loaded(folder: Path, given: dict[str, Any], which: str | None) -> Learner:
     try:
         classes = {"Learner": Learner, "Classifier": Classifier, "Regressor": Regressor}
         cls = classes[config["learner"]]
-        params = config["params"].items()
+        params = _of_today(cls, config["params"]).items()
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"expected weft's configuration in {folder / 'config.json'}, got {error!r}") from error
     missing: list[Missing] = []
@@ -392,7 +395,7 @@ def _loaded(folder: Path, given: dict[str, Any], which: str | None) -> Learner:
     if which is not None:
         learner.keep = None  # it goes on in no folder
     fitted = {name: _arrays(value) for name, value in tree["fitted"].items()}
-    told, phase = fitted.pop("_replica_settings"), fitted.pop("_phase")
+    told, phase = [_of_today(cls, own) for own in fitted.pop("_replica_settings")], fitted.pop("_phase")
     drawn = fitted.pop("_drawn", 0)  # which runs kept by earlier versions do not have
     for name in _FITTED:
         if name in fitted:
@@ -414,6 +417,15 @@ def _loaded(folder: Path, given: dict[str, Any], which: str | None) -> Learner:
     else:
         learner._conclude()
     return learner
+
+
+def _of_today(cls: type[Learner], params: Json) -> Json:
+    """Parameters by the names that they have today: what is a preset's `net` was its `module`."""
+    today: Json = {}
+    for name, value in params.items():
+        name = "net" if name == "module" and "net" in cls._get_param_names() else name
+        today[name] = _of_today(cls, value) if name == "replicas" and isinstance(value, dict) else value
+    return today
 
 
 def _training(learner: Learner, tree: Json, told: list[Json], folder: Path) -> Training:

@@ -93,7 +93,7 @@ class Reader:
             if self.objective.holds(name) == "classes":
                 data[name] = self.labels(values, listed.get(name), name)
                 known = {"y": data["classes"]} if isinstance(data.get("classes"), int) else data.get("classes", {})
-                data["classes"] = {**known, name: len(self.learner.labels_[name])}
+                data["classes"] = {**known, name: len(self._further_labels(name))}
             else:
                 data[name] = self.targets(values, name)
         if self.first and not isinstance(X, Tensor | Drawn) and not data["x"].is_floating_point():
@@ -266,6 +266,13 @@ class Reader:
         found = np.array([numbers[label] for label in present.tolist()])[inverse.reshape(-1)]
         return torch.as_tensor(found.reshape(names.shape))
 
+    def _further_labels(self, name: str) -> NDArray[Any]:
+        """The labels of a further field; where a source has numbered them itself, the numbers."""
+        kept: dict[str, NDArray[Any]] = getattr(self.learner, "labels_", {})
+        if name in kept or self.spec is None:
+            return kept[name]
+        return np.arange(self.spec[name].classes or 0)
+
     def _known_labels(self, name: str, told: NDArray[Any], classes: Any) -> NDArray[Any]:
         """Keeps the labels of a field when training starts; raises where others are declared later."""
         learner = self.learner
@@ -279,7 +286,7 @@ class Reader:
                 learner.classes_ = told
             else:
                 learner.labels_ = {**getattr(learner, "labels_", {}), name: told}
-        known: NDArray[Any] = learner.classes_ if name == "y" else learner.labels_[name]
+        known: NDArray[Any] = learner.classes_ if name == "y" else self._further_labels(name)
         if classes is not None and not np.array_equal(told, known):
             raise ValueError(
                 f"expected the classes that training began with, {known.tolist()}, got {told.tolist()}; name all of "

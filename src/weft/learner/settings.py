@@ -110,7 +110,7 @@ def as_objective(given: object) -> Objective:
     if not isinstance(given, Objective):
         raise TypeError(
             f"expected an objective such as Classification(), got {told(given)}; a plain nn.Module goes "
-            "into an objective, as in Classification(module), or into Classifier(module)"
+            "into an objective, as in Classification(net), or into Classifier(net)"
         )
     return given
 
@@ -352,12 +352,16 @@ def refuse_start(learner: Learner, objective: Objective, *, again: bool) -> None
         )
 
 
+OFFERED = ("predict", "act", "forecast", "expectation")
+"""Capabilities that a Learner has methods for, since it adds something to them."""
+
+
 def _refuse_marks(learner: Learner, objective: Objective) -> None:
     """Raises for capabilities that could not be reached, or whose marks nobody understands."""
     for wrong in wrong_marks(objective):
         raise ValueError(f"{type(objective).__name__}: {wrong}")
     for name in objective.capabilities():
-        own = name not in ("predict", "act") and hasattr(type(learner), name)
+        own = name not in OFFERED and hasattr(type(learner), name)
         if own or name in learner.get_params(deep=False) or name.startswith("_") or name.endswith("_"):
             raise ValueError(
                 f"expected a name of its own for the capability {name!r} of {type(objective).__name__}, got one that a "

@@ -69,7 +69,7 @@ class Fitted:
         ).unsqueeze(1)
         mass = members * batch["weight"] if "weight" in batch else members.to(_WIDE)
         shares = mass / mass.sum(1, keepdim=True).clamp_min(torch.finfo(_WIDE).tiny)
-        module = learner.trained_module()
+        module = learner.module()
         every = dict(module.named_parameters())
         return cls(
             module=module,

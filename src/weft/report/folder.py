@@ -14,7 +14,7 @@ from weft.report.picture import picture
 if TYPE_CHECKING:
     from weft.core.values import Json
 
-__all__ = ["about", "done", "is_run", "keep_risk", "records", "risk", "run_folder"]
+__all__ = ["about", "done", "inexact", "is_run", "keep_risk", "records", "risk", "run_folder"]
 
 
 def run_folder(folder: Path) -> Path:
@@ -62,6 +62,19 @@ def about(folder: Path) -> Json:
         ]
         told["title"] = f"{folder}: {', '.join([Path(str(data['path'])).name, *asked])}"
     return told
+
+
+def inexact(told: Json) -> str:
+    """What a run answers with bounds or estimates, of what `about` tells; "" where all is exact.
+
+    >>> inexact({"config": {"kinds": {"log_prob": "lower bound"}}})
+    'log_prob is a lower bound, not exact'
+    """
+    kinds = (told.get("config") or {}).get("kinds")
+    if not isinstance(kinds, dict) or not kinds:
+        return ""
+    each = [f"{name} is {'an' if str(kind)[:1] in 'aeiou' else 'a'} {kind}" for name, kind in kinds.items()]
+    return f"{', '.join(each)}, not exact"
 
 
 def _read(path: Path) -> bytes | None:

@@ -14,7 +14,9 @@ TRAITS = (
     "likelihood",
     "on_policy",
     "solved",
+    "adapts",
     "provides",
+    "laws",
     "fields",
     "distribution",
     "capabilities",
@@ -27,7 +29,8 @@ class TraitClass(NamedTuple):
 
     Attributes:
         game: whether it has players.
-        decomposable, likelihood, on_policy, solved, provides: as declared.
+        decomposable, likelihood, on_policy, solved, adapts, provides: as declared.
+        usual: whether what it predicts is of classes or normal, which strategies ask that draw or temper it.
         inputs: whether it reads x.
         environment: whether it reads which environment a row is of.
         answers: whether its capabilities predict every other field that it reads.
@@ -39,7 +42,9 @@ class TraitClass(NamedTuple):
     likelihood: bool
     on_policy: bool
     solved: bool
+    adapts: bool
     provides: frozenset[str]
+    usual: bool
     inputs: bool
     environment: bool
     answers: bool
@@ -61,7 +66,9 @@ def trait_class(objective: Objective) -> TraitClass:
         likelihood=objective.likelihood,
         on_policy=objective.on_policy,
         solved=objective.solved,
+        adapts=objective.adapts,
         provides=frozenset(objective.provides),
+        usual=bool(objective.laws) and objective.laws <= {"categorical", "normal"},
         inputs="x" in objective.fields,
         environment="environment" in objective.fields,
         answers=all(f"{name.removesuffix('y')}predict" in offered for name in targets),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributions
 from torch.utils import _pytree as pytree
 
 from weft.core.composed import Composed
@@ -70,6 +71,10 @@ def lies(
     yield from _read(objective, params, buffers, batch)
     if "sample" in objective.capabilities():
         yield from _sampled(State(objective, params, dict(buffers), torch.tensor(0)))
+    first = next(iter(outputs.values()))
+    if _tells(objective, first) and (found := _laws(objective, first)) != objective.laws:
+        said = sorted(objective.laws)
+        yield f"expected laws to name the families that distribution tells, {sorted(found)}, got {said}"
 
 
 def _of_parts(objective: Composed, params: Params, buffers: Params, batch: Batch) -> Iterator[str]:
@@ -157,6 +162,17 @@ def _tells(objective: Objective, output: Output) -> bool:
     except NotImplementedError:
         return False
     return True
+
+
+def _laws(objective: Objective, output: Output) -> frozenset[str]:
+    """The families of what is predicted, in torch's names."""
+    told = objective.distribution(output)
+    named = set()
+    for one in told if isinstance(told, tuple) else (told,):
+        base = one.base_dist if isinstance(one, distributions.Independent) else one
+        kind = next((cls for cls in type(base).__mro__ if cls.__module__.startswith("torch.")), type(base))
+        named.add(re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).lower())
+    return frozenset(named)
 
 
 def _gap(objective: Objective, output: Output, batch: Batch) -> Tensor:

@@ -88,7 +88,7 @@ def test_replicas_of_a_shared_body_are_the_single_runs():
     many = Learner(Heads(shared()), replicas=2, **settings).fit(source())
     single = Learner(Heads(shared()), **{**settings, "random_state": 1}).fit(source())
     np.testing.assert_allclose(many.replica(1).mass_predict(X), single.mass_predict(X), rtol=1e-9)
-    module = single.trained_module()
+    module = single.module()
     assert module.heads["kind"].net[0] is module.heads["mass"].net[0]
 
 
@@ -119,7 +119,7 @@ def test_the_fisher_information_is_that_of_independent_targets(heads):
     """sum_k p_k (grad log p_k)^2 of the classes, and (grad mean)^2 of a normal with noise 1."""
     learner = Learner(heads(), strategy=EWC(strength=1.0), steps=4, **SGD).partial_fit(source(), task="one")
     found = learner.training_.runs[0].state.strategy[""]["tasks"]["one"]["precision"]
-    module = learner.trained_module()
+    module = learner.module()
     named = dict(module.named_parameters())
     wanted = {name: torch.zeros_like(p) for name, p in named.items()}
     for row in X.unsqueeze(1):
@@ -148,9 +148,9 @@ def test_what_was_predicted_is_distilled_for_every_target():
     learner.partial_fit(source(), task="one")
     engine, state = learner.training_.runs[0]
     rows = number_rows(next(source().batches(state)), 1)
-    teacher = learner.trained_module()
+    teacher = learner.module()
     learner.partial_fit(source(), task="two")
-    student = learner.trained_module()
+    student = learner.module()
     state = learner.training_.runs[0].state
     state.strategy[""]["teacher"] = {n: p.detach() for n, p in teacher.named_parameters()}
     loss = engine.gradient(state, rows, "")[1]
@@ -179,7 +179,7 @@ def test_the_empirical_fisher_information_is_a_sum_over_examples(heads):
     kept = state.strategy[""]["tasks"]
     (term,) = kept.values()
     found = term["precision"]
-    module = learner.trained_module()
+    module = learner.module()
     named = dict(module.named_parameters())
     wanted = {name: torch.zeros_like(p) for name, p in named.items()}
     for i in range(len(X)):

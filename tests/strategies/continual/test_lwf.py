@@ -6,9 +6,9 @@ import torch
 from torch import distributions as d
 from torch import nn
 
-from weft import Classifier, Learner, Optimizer
-from weft.objectives import Classification, Regression
-from weft.strategies import LwF
+from weft import Classifier, Learner, Optimizer, weave
+from weft.objectives import Classification, Heads, Regression
+from weft.strategies import EWC, L2, Laplace, LwF
 from weft.strategies.continual.lwf import divergence
 
 rng = np.random.default_rng(0)
@@ -21,7 +21,7 @@ def test_divergence_is_that_of_the_tempered_distributions():
     a, b = d.Normal(p, p.exp()), d.Normal(q, q.exp())
     wide = [d.Normal(n.mean, n.stddev * 3.0**0.5) for n in (a, b)]
     torch.testing.assert_close(divergence(a, b, 3.0), d.kl_divergence(*wide).sum(1))
-    with pytest.raises(ValueError, match=r"expected LwF's objective to have classes or a normal.*got Poisson"):
+    with pytest.raises(ValueError, match="expected what LwF distills to be of the laws that it names, got Poisson"):
         divergence(d.Poisson(p.exp()), d.Poisson(q.exp()), 1.0)
 
 
@@ -80,3 +80,24 @@ def test_bad_input():
     ):
         with pytest.raises(ValueError, match=message):
             Classifier(strategy=LwF(**wrong)).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("strategy", [LwF(), EWC(fisher="sampled"), Laplace(fisher="sampled", curvature="kronecker")])
+def test_laws_that_it_does_not_know_are_refused_before_the_first_task(strategy):
+    X, y = rng.normal(size=(20, 3)), rng.poisson(2.0, size=20)
+    counts = Learner(Regression(loss="poisson"), strategy=strategy, epochs=1, random_state=0)
+    with pytest.raises(ValueError, match=r"cannot train Regression: .*what Regression predicts is poisson"):
+        counts.settings()
+    with pytest.raises(ValueError, match="what Regression predicts is poisson"):
+        counts.partial_fit(X, y, task="first")
+    both = Heads({"a": Regression(loss="poisson"), "b": Classification()})
+    with pytest.raises(ValueError, match="what Heads predicts is poisson"):
+        Learner(both, strategy=strategy, epochs=1).fit(X, a_y=y, b_y=y > 2, task=["one"] * 20)
+
+    class Undeclared(Regression):
+        laws = frozenset()
+
+    assert "is of no family that it names in laws" in strategy.refuses(Undeclared())
+    woven = weave(strategy, L2())
+    assert woven.refuses(Regression(loss="poisson")) is not None
+    assert woven.refuses(Regression(loss="gaussian")) is None

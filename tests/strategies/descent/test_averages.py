@@ -63,7 +63,7 @@ def test_the_average_of_the_path_answers(strategy, weights, replicas):
     learner = Classifier("linear", strategy=strategy, steps=5, replicas=replicas, **SETTINGS).fit(X, Y)
     same(params(learner), trodden[-1])
     same(answer(learner), averaged(trodden, weights))
-    module = learner.trained_module(0)
+    module = learner.module(0)
     same({name: p.detach().numpy() for name, p in module.named_parameters()}, averaged(trodden, weights))
     one = learner if replicas is None else learner.replica(0)
     proba = torch.softmax(module.net(torch.as_tensor(X)), -1).detach().numpy()
@@ -107,7 +107,7 @@ def normed(inputs, outputs):
 def test_running_statistics_are_those_of_the_data_under_the_average(strategy, replicas):
     learner = Classifier(normed, strategy=strategy, steps=12, replicas=replicas, **SETTINGS).fit(X, Y)
     for k in range(replicas or 1):
-        module = learner.trained_module(k)
+        module = learner.module(k)
         with torch.no_grad():
             inputs = module.net[0](torch.as_tensor(X))
         torch.testing.assert_close(module.net[1].running_mean, inputs.mean(0))
@@ -126,7 +126,7 @@ def test_a_last_row_by_itself_has_no_statistics():
     rows = np.concatenate([X] * 26)[:1025]
     labels = np.concatenate([Y] * 26)[:1025]
     learner = Classifier(normed, strategy=EMA(decay=0.5), steps=3, **SETTINGS).fit(rows, labels)
-    module = learner.trained_module()
+    module = learner.module()
     with torch.no_grad():
         inputs = module.net[0](torch.as_tensor(rows[:1024]))
     torch.testing.assert_close(module.net[1].running_mean, inputs.mean(0))

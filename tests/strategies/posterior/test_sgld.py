@@ -91,7 +91,7 @@ def test_draws_answer_together():
     torch.testing.assert_close(kept[:3], torch.stack(path))
     assert learner.predict(np.zeros((1, 1)))[0] == pytest.approx(float((kept.sum() + _last(learner, kept)) / 5))
     with pytest.raises(ValueError, match="got 5, which SGLD"):
-        learner.trained_module()
+        learner.module()
     stacked = chains(SGLD(draws=5, start=10, every=10), replicas=2, random_state=0)
     both = [stacked.replica(k).predict(np.zeros((1, 1)))[0] for k in (0, 1)]
     assert both[0] == pytest.approx(learner.predict(np.zeros((1, 1)))[0], rel=1e-12)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.objective import DENSITY
+from weft.core.objective import inexact
 from weft.scores.predictions import MEASURES, wilson
 from weft.scores.predictions import score as score_of
 from weft.tables.recipe import Recipe, Table
@@ -49,12 +49,13 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
         if history:
             name, value = learner.progress()
             result["progress"] = {name: float(np.nanmean(value))}
-        marks = learner.objective_.capabilities()
-        if kinds := {name: mark.kind for name, mark in marks.items() if mark.kind in DENSITY[1:]}:
+        if kinds := inexact(learner.objective_):
             result["kinds"] = kinds
         return result
     answers = learner.predict(table.X)
     result["measure"] = MEASURES[target.kind]
+    if kind := inexact(learner.objective_).get("predict"):
+        result["kinds"] = {"predict": kind}
     result["training"] = score_of(target.kind, table.y[rows], answers[rows])
     result["held_out"] = score_of(target.kind, table.y[held], answers[held])
     if target.kind == "classes" and held.any():

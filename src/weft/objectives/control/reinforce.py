@@ -54,6 +54,7 @@ class REINFORCE(Objective):
 
     on_policy = True
     provides = frozenset({"logits", "distribution"})
+    laws = frozenset({"categorical"})
     fields = ("observation", "action", "reward")
     progress = ("return", "max")
     optimizer = Optimizer("adam", lr=1e-2)

@@ -137,6 +137,11 @@ class GAN(Objective):
         """D(x): the probability that a row is data rather than a sample."""
         return self._logit(x).sigmoid()
 
+    @capability(merge="refuse", kind="estimate")  # a replica's is the ratio to its own generator's samples
+    def ratio(self, x: Tensor) -> Tensor:
+        """log p(x) / q(x), data over samples, as the critic has it: the logit of D, exact for the best critic."""
+        return self._logit(x)
+
 
 def energy_distance(x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     """The squared energy distance of two samples of one size, without bias.

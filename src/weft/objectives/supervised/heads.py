@@ -84,6 +84,11 @@ class Heads(Composed):
         scored = {"logits", "rescore"} if all({"logits", "rescore"} <= one for one in told) else set()
         return frozenset(scored | ({"distribution"} if all("distribution" in one for one in told) else set()))
 
+    @property
+    def laws(self) -> frozenset[str]:  # type: ignore[override]
+        every = [part.laws for part in self.parts().values()]
+        return frozenset().union(*every) if all(every) else frozenset()
+
     def build(self, spec: Spec) -> None:
         parts = self.parts()
         if not parts:

@@ -77,6 +77,10 @@ _SCORED = frozenset({"logits", "rescore", "features"})
 _TOLD = _SCORED | {"distribution"}
 
 
+def _laws(loss: Loss) -> frozenset[str]:
+    return frozenset({loss.law}) if loss.likelihood and loss.law else frozenset()
+
+
 class _Labelled(Objective):
     """What y holds, whether the loss is a likelihood and of which distribution: all that the loss says."""
 
@@ -127,6 +131,7 @@ class Classification(_Labelled):
     """
 
     targets = _ByLoss("classes", lambda loss: loss.targets)
+    laws = _ByLoss(frozenset({"categorical"}), _laws)
     ordered = _ByLoss(False, lambda loss: loss.ordered)
     legal = {"net": NET, "hidden": WIDTHS, "class_weight": CLASS_WEIGHT, "loss": LossFor("classes")}
 
@@ -243,6 +248,7 @@ class Regression(_Labelled):
     """
 
     targets = _ByLoss("values", lambda loss: loss.targets)
+    laws = _ByLoss(frozenset({"normal"}), _laws)
     legal = {"net": NET, "hidden": WIDTHS, "noise": Number(0, ends="()"), "loss": LossFor("values")}
 
     def __init__(

@@ -23,12 +23,14 @@ class Loss(Configured):
             (0, 1, 2, ...) or `amounts` (numbers > 0).
         ordered: whether the order of the classes counts.
         likelihood: whether it is -log p(y | z) up to a constant, p being its `distribution`.
+        law: of what family that is, in torch's name in small letters; "" where it is no likelihood.
         probable: whether it tells the probability of each class.
     """
 
     targets: str = "classes"
     ordered: bool = False
     probable: bool = True
+    law: str = ""
 
     @property
     def likelihood(self) -> bool:

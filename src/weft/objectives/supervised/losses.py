@@ -51,6 +51,7 @@ class CrossEntropy(Loss):
         Szegedy et al., "Rethinking the Inception architecture for computer vision", arXiv 1512.00567.
     """
 
+    law = "categorical"
     legal = {"smoothing": Number(0, 1, "[)")}
 
     def __init__(self, *, smoothing: float = 0.0) -> None:
@@ -141,6 +142,7 @@ class Ordinal(Loss):
         based on conditional probabilities", arXiv 2111.08851.
     """
 
+    law = "categorical"
     ordered = True
 
     @property
@@ -184,6 +186,7 @@ class MultiLabel(Loss):
         Read et al., "Classifier chains for multi-label classification", Machine Learning 85, 2011 (binary relevance).
     """
 
+    law = "bernoulli"
     targets = "multilabel"
 
     @property
@@ -214,6 +217,7 @@ class Squared(Likelihood):
         noise: the standard deviation.
     """
 
+    law = "normal"
     legal = {"noise": Number(0, ends="()")}
 
     def __init__(self, *, noise: float = 1.0) -> None:
@@ -228,6 +232,8 @@ class Squared(Likelihood):
 
 class Absolute(Likelihood):
     """|y - z|: the likelihood of Laplace(z, 1), up to a constant. It predicts the median."""
+
+    law = "laplace"
 
     def each(self, z: Tensor, y: Tensor) -> Tensor:
         return (y - z).abs()
@@ -284,6 +290,7 @@ class Gaussian(Likelihood):
         Nix and Weigend, "Estimating the mean and variance of the target probability distribution", ICNN 1994.
     """
 
+    law = "normal"
     numbers = 2
 
     def each(self, z: Tensor, y: Tensor) -> Tensor:
@@ -316,6 +323,7 @@ class Poisson(_Logarithmic):
         McCullagh and Nelder, "Generalized linear models", 1989, chapter 6.
     """
 
+    law = "poisson"
     targets = "counts"
 
     def each(self, z: Tensor, y: Tensor) -> Tensor:
@@ -338,6 +346,7 @@ class NegativeBinomial(_Logarithmic):
         Hilbe, "Negative binomial regression", 2011, chapter 8.
     """
 
+    law = "negative binomial"
     targets = "counts"
     legal = {"dispersion": Number(0, ends="()")}
 
@@ -365,6 +374,7 @@ class Gamma(_Logarithmic):
         McCullagh and Nelder, "Generalized linear models", 1989, chapter 8.
     """
 
+    law = "gamma"
     targets = "amounts"
     legal = {"shape": Number(0, ends="()")}
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weft.core import manifest
 from weft.report.curves import Curve, curves
-from weft.report.folder import about, done, records, risk
+from weft.report.folder import about, done, inexact, records, risk
 from weft.report.page import charts
 from weft.report.page.charts import Axis
 from weft.report.page.curves import Charted, curve_section
@@ -108,7 +108,7 @@ def run(folder: Path, sections: Sections, *, draw: bool = True, data: bool = Tru
     """
     told, history = about(folder), records(folder)
     lines = curves(history)
-    sections.add("How it went", *_went(folder, history, lines), _last(lines, sections))
+    sections.add("How it went", *_went(folder, history, lines), _kinds(told), _last(lines, sections))
     sections.add("Learning curves", *run_curves(history, lines, sections))
     sections.add("By environment", *_places(risk(folder), sections))
     sections.add("By task", *run_tasks(tasks(folder), sections))
@@ -167,6 +167,11 @@ def _went(folder: Path, history: list[Json], lines: list[Curve]) -> list[Markup]
     if spent is not None:
         out.append(el("p", f"Training took {seconds(spent)}.", class_="note"))
     return out
+
+
+def _kinds(told: Json) -> Markup | None:
+    said = inexact(told)
+    return el("p", f"Of its answers, {said}.", class_="note") if said else None
 
 
 def _spent(history: list[Json]) -> float | None:

@@ -127,7 +127,7 @@ def _results(results: Json, methods: list[Json], measure: Json, names: Names) ->
         rows.append(
             [
                 Cell(str(m["name"]), [charts.swatch(i, line=False), " ", str(m["name"])], "name"),
-                Cell(mean, shown),
+                Cell(mean, [shown, f" ({m['kind']})"] if m.get("kind") else shown),
                 Cell(span[0] if span else None, _span(span, write)),
                 Cell(None, charts.interval(axis, points, span=span, faint=faint, label=label), "plot"),
                 Cell(len(faint)),
@@ -155,7 +155,8 @@ def _results(results: Json, methods: list[Json], measure: Json, names: Names) ->
     return table(
         f"Test {measure.get('name')} of each method at the setting chosen for it ({arrow}): mean over seeds, the "
         f"{percent} interval over seeds and test points, and below the line a tick for each seed. The base rate is "
-        "that of one answer for all rows.",
+        "that of one answer for all rows."
+        + (" A score in whose brackets a kind stands is not exact." if any(m.get("kind") for m in methods) else ""),
         [
             "method",
             f"test {measure.get('name')}",

@@ -130,6 +130,12 @@ class Laplace(Penalty):
                 "the Fisher information is the variance of a log-likelihood's gradient, and this loss is not a "
                 "log-likelihood"
             )
+        drawn = self.fisher == "sampled" and self.curvature != "identity"
+        if drawn and (other := self.unlawful(objective, ("categorical", "normal"))):
+            return (
+                f"fisher='sampled' draws labels of classes, and normal values, and {other}; fisher='true' takes the "
+                "expectation over them, 'empirical' those of the data"
+            )
         return super().refuses(objective)
 
     def form(self) -> Curvature:

@@ -10,7 +10,7 @@ from torch import Tensor, distributions
 
 from weft.core.configured import Range
 from weft.core.legal import Number
-from weft.core.objective import Output
+from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Loss, Strategy, StrategyState
 from weft.core.trees import Params
@@ -60,6 +60,15 @@ class LwF(Strategy):
         self.strength = strength
         self.temperature = temperature
 
+    def refuses(self, objective: Objective) -> str | None:
+        reason = super().refuses(objective)
+        if reason is None and (other := self.unlawful(objective, ("categorical", "normal"))):
+            return (
+                f"it knows the power of a distribution of classes, and of a normal one, and {other}; keep rows instead "
+                "(Replay), or hold the parameters (L2Anchor)"
+            )
+        return reason
+
     def init(self, params: Params) -> StrategyState:
         """`teacher`: theta*; empty until the first task has ended."""
         return {"teacher": {}}
@@ -98,8 +107,5 @@ def divergence(p: distributions.Distribution, q: distributions.Distribution, tem
         each = (variance - 1.0 - variance.log()) / 2.0
         each = each + (p.mean.detach() - q.mean).square() / (2.0 * temperature * q.variance)
     else:
-        raise ValueError(
-            f"expected LwF's objective to have classes or a normal distribution, got {type(q).__name__}; keep rows "
-            "instead (Replay) or hold the parameters (L2Anchor)"
-        )
+        raise ValueError(f"expected what LwF distills to be of the laws that it names, got {type(q).__name__}")
     return each.reshape(each.shape[0], -1).sum(1)
