@@ -86,7 +86,7 @@ def test_bad_settings_are_told():
 
 def test_duplicates_whose_balls_hold_nothing_are_told():
     X = np.random.default_rng(0).normal(size=(8, 2))
-    with pytest.raises(ValueError, match="expected real rows that differ, got 100 % .* leave duplicates out"):
+    with pytest.raises(ValueError, match=r"expected real rows that differ, got 100 % .* leave duplicates out"):
         density_coverage(np.ones((8, 2)), X)
     with pytest.raises(ValueError, match="expected generated rows that differ"):
         precision_recall(X, np.repeat(X[:2], 4, 0))

@@ -61,8 +61,8 @@ def test_bad_settings_are_told(monkeypatch):
             distance(X, X, order=0.5)
     with pytest.raises(ValueError, match="expected projections to be an integer >= 1, got 0"):
         sliced_wasserstein(X, X, projections=0)
-    with pytest.raises(ValueError, match="at most 10,000 rows .* or sliced_wasserstein"):
+    with pytest.raises(ValueError, match=r"at most 10,000 rows .* or sliced_wasserstein"):
         wasserstein(np.zeros(10_001), np.zeros(3))
     monkeypatch.setitem(sys.modules, "ot", None)
-    with pytest.raises(ImportError, match="expected POT, .* or take sliced_wasserstein"):
+    with pytest.raises(ImportError, match=r"expected POT, .* or take sliced_wasserstein"):
         wasserstein(X, X)

@@ -52,13 +52,13 @@ def c2st(
     1/2, which it is not where the samples differ in size. Here:
 
     - without permutations, each fold has its exact test: given the classifier's answers for the fold's rows, who of
-      them is X's is by chance, so the right answers follow the hypergeometric law (Fisher's exact test, one-sided). p is
-      the least of the folds' p-values times their number (Bonferroni's bound);
+      them is X's is by chance, so the right answers follow the hypergeometric law (Fisher's exact test, one-sided).
+      p is the least of the folds' p-values times their number (Bonferroni's bound);
     - with B permutations, everything is trained anew for each, p = (1 + #{as good}) / (1 + B): more powerful, and
       B times as dear.
 
-    Either way P(p <= a) <= a under one law, at every number of rows. What it can see is what the classifier can: logistic
-    regression sees little but shifts of the mean.
+    Either way P(p <= a) <= a under one law, at every number of rows. What it can see is what the classifier can:
+    logistic regression sees little but shifts of the mean.
 
     Args:
         X, Y: the samples, (m, ...) and (n, ...).

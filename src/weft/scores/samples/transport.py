@@ -73,8 +73,8 @@ def sliced_wasserstein(
         SW_p = (E W_p(X t, Y t)^p)^(1/p),    t uniform on the unit sphere,
 
     in one dimension W_p itself. A projection's distance is exact for any two sizes, by its quantiles:
-    W_p^p = int |F^-1(u) - G^-1(u)|^p du; the mean is over so many keyed projections. Of laws that differ by a shift s of
-    d columns it is |s| / sqrt(d) (p = 2).
+    W_p^p = int |F^-1(u) - G^-1(u)|^p du; the mean is over so many keyed projections. Of laws that differ by a shift s
+    of d columns it is |s| / sqrt(d) (p = 2).
 
     Args:
         X, Y: the samples, (m, ...) and (n, ...).
