@@ -136,9 +136,9 @@ def compare_samples(
     """All two-sample measures in one table, with p-values where there are tests.
 
     MMD (unbiased, a Gaussian kernel at 1/4, 1/2, 1 and 2 times the median distance), energy distance and two
-    classifiers are tested; Wasserstein distances (exact transport of 1,000 rows of each sample at most), precision and recall,
-    density and coverage are told. What could not be measured (POT is missing; most rows are duplicates) says why in its
-    line. The four tests' p-values stand beside those that Holm's rule corrects for there being four.
+    classifiers are tested; Wasserstein distances (exact transport of 1,000 rows of each sample at most), precision and
+    recall, density and coverage are told. What could not be measured (POT is missing; most rows are duplicates) says
+    why in its line. The four tests' p-values stand beside those that Holm's rule corrects for there being four.
 
     Args:
         X: the sample to be compared with: data, real rows.
