@@ -57,8 +57,9 @@ def c2st(
     - with B permutations, everything is trained anew for each, p = (1 + #{as good}) / (1 + B): more powerful, and
       B times as dear.
 
-    Either way P(p <= a) <= a under one law, at every number of rows. What it can see is what the classifier can:
-    logistic regression sees little but shifts of the mean.
+    Either way P(p <= a) <= a under one law, at every number of rows; with few rows the former stays far below a, since
+    counts take few values. What it can see is what the classifier can: logistic regression sees little but shifts of
+    the mean.
 
     Args:
         X, Y: the samples, (m, ...) and (n, ...).
