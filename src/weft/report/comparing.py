@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.core.legal import Flag, Whole
 from weft.core.random import fold, key_of, permutation
+from weft.scores.correcting import holm
 from weft.scores.samples.classifier import c2st
 from weft.scores.samples.kernels import energy_distance, mmd
 from weft.scores.samples.reading import Samples, TwoSample, pair, seeded
@@ -241,11 +242,5 @@ def _noted(line: Measured, *more: str) -> Measured:
 
 
 def _corrected(lines: Sequence[Measured]) -> tuple[Measured, ...]:
-    """With p-values by Holm's rule: the k-th least of t times t - k + 1, and none less than one before it."""
-    tests = sorted((line.p_value, i) for i, line in enumerate(lines) if line.p_value is not None)
-    corrected: dict[int, float] = {}
-    worst = 0.0
-    for k, (p, i) in enumerate(tests):
-        worst = max(worst, min(1.0, p * (len(tests) - k)))
-        corrected[i] = worst
-    return tuple(replace(line, holm=corrected.get(i)) for i, line in enumerate(lines))
+    corrected = iter(holm([line.p_value for line in lines if line.p_value is not None]).tolist())
+    return tuple(line if line.p_value is None else replace(line, holm=next(corrected)) for line in lines)
