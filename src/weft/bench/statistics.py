@@ -33,6 +33,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weft.scores.correcting import holm
+
 __all__ = [
     "FEWEST_POINTS",
     "FEWEST_SEEDS",
@@ -173,21 +175,6 @@ def p_value(rows: Table, columns: Table) -> NDArray[np.float64]:
     between = np.clip((squared - ends[0]) / np.where(width > 0, width, 1.0), 0.0, 1.0)
     p = np.exp((1 - between) * np.log(_MISSES[low]) + between * np.log(_MISSES[high]))
     return np.where(squared > ends[1], _MISSES[-1], np.where(squared > 0, p, 1.0))
-
-
-def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """P-values corrected for their number (the last axis), step down.
-
-    >>> holm([0.01, 0.04, 0.03]).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    given = np.asarray(p, dtype=float)
-    count = given.shape[-1]
-    order = np.argsort(given, axis=-1)
-    steps = np.take_along_axis(given, order, -1) * np.arange(count, 0, -1)
-    corrected = np.empty_like(given)
-    np.put_along_axis(corrected, order, np.minimum(1.0, np.maximum.accumulate(steps, -1)), -1)
-    return corrected
 
 
 class Differences(NamedTuple):

@@ -89,6 +89,7 @@ def mode_coverage(samples: ArrayLike, *, modes: int = 8, radius: float = 1.0, si
     rows = np.asarray(samples, dtype=float)
     if rows.ndim != 2 or rows.shape[1] != 2 or not len(rows):
         raise ValueError(f"expected samples of shape (n, 2) with n >= 1, got {rows.shape}")
-    distance = np.linalg.norm(rows[:, None] - _centres(modes, radius, sigma), axis=-1)
-    good = distance.min(axis=1) <= 3.0 * sigma
-    return Coverage(len(np.unique(distance.argmin(axis=1)[good])), float(good.mean()))
+    from weft.scores.samples.support import modes as hit  # it needs torch, which the rings do not
+
+    found = hit(rows, _centres(modes, radius, sigma), within=3.0 * sigma)
+    return Coverage(found.modes, found.share)

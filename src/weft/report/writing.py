@@ -203,20 +203,25 @@ def write(paths: Sequence[Path], out: Path | None = None) -> Json:
         paths: folders of runs, studies and claims.
         out: the file; by default `report.html` in the first folder.
     """
-    from weft.core.files import write_text
-
     if not paths:
         raise ValueError("expected the folder of a run, a study or claims, got none; name one")
     out = paths[0] / "report.html" if out is None else out
+    page = render(paths)
+    put(out, page)
+    parts = [{"kind": f.kind, "folder": str(f.folder)} for path in paths for f in look(path)]
+    return {"report": str(out), "bytes": len(page.encode()), "parts": parts}
+
+
+def put(out: Path, page: str) -> None:
+    """Writes a page, where nothing but an older one is overwritten by it."""
+    from weft.core.files import write_text
+
     if out.is_dir():
         raise ValueError(f"expected a file for the report, got the folder {str(out)!r}; name a file in it")
     if out.exists() and not out.read_bytes()[:15].lower().startswith(b"<!doctype html>"):
         raise ValueError(f"expected a new file or an older report, got {str(out)!r}, which is neither; choose another")
-    page = render(paths)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, page)
     except OSError as error:
         raise OSError(f"expected a file that can be written, got {out}: {error.strerror}") from error
-    parts = [{"kind": f.kind, "folder": str(f.folder)} for path in paths for f in look(path)]
-    return {"report": str(out), "bytes": len(page.encode()), "parts": parts}

@@ -8,7 +8,20 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.scores.calibration import coverage, expected_calibration_error
+    from weft.scores.correcting import holm
     from weft.scores.predictions import accuracy, r_squared, score, wilson
+    from weft.scores.samples.classifier import c2st
+    from weft.scores.samples.kernels import energy_distance, mmd
+    from weft.scores.samples.reading import TwoSample
+    from weft.scores.samples.support import (
+        DensityCoverage,
+        Modes,
+        PrecisionRecall,
+        density_coverage,
+        modes,
+        precision_recall,
+    )
+    from weft.scores.samples.transport import sliced_wasserstein, wasserstein
     from weft.scores.tasks import average_accuracy, backward_transfer, forgetting, forward_transfer
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -296,6 +296,7 @@ def scatter(
     y_label: str,
     height: float = 190,
     equal: bool = False,
+    small: bool = False,
 ) -> Markup:
     """Points; those without a value stand as crosses on the axis.
 
@@ -304,13 +305,16 @@ def scatter(
         title, describe, names, x_label, y_label: as in `lines`.
         height: of the picture.
         equal: whether both axes have one scale and take no category.
+        small: whether there are many points: small ones, in a wide picture, between axes of even scale.
     """
-    width = WIDTH if equal else 300
+    width = WIDTH if equal or small else 300
     good = [float(d.y) for d in dots if d.y is not None and math.isfinite(d.y)]
     y = Axis.over(good or [0.0, 1.0], height - 38, 24, pad=0.08)
     widest = max(len(label) for _, label in y.ticks())
     start = 14 + 6.6 * widest
     x, place = _axis([d.x for d in dots], start, width - 10)
+    if small:
+        x = Axis.over([place[d.x] for d in dots], start, width - 10)
     if equal:
         span = max((y.high - y.low) / (y.start - y.stop), (x.high - x.low) / (x.stop - x.start))
         mid_x, mid_y = (x.low + x.high) / 2, (y.low + y.high) / 2
@@ -325,7 +329,7 @@ def scatter(
             continue
         if dot.ring:
             out.append(el("circle", cx=_f(across), cy=_f(y.at(dot.y)), r="8", class_="ring"))
-        out.append(mark(dot.number, across, y.at(dot.y), 1.6 if equal else 3.6, dot.title, hollow=dot.hollow))
+        out.append(mark(dot.number, across, y.at(dot.y), 1.6 if equal or small else 3.6, dot.title, hollow=dot.hollow))
     return svg(out, title=title, describe=describe, names=names, width=width, height=height)
 
 
