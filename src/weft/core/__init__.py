@@ -12,7 +12,7 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.core.composed import Composed
     from weft.core.objective import Objective, Output, capability, reduce
-    from weft.core.source import Batch, Field, Source, Spec
+    from weft.core.source import Batch, Field, Part, Source, Spec
     from weft.core.state import State
     from weft.core.strategy import Local, Move, Penalty, Strategy, Summing
 
