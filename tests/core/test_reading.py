@@ -116,9 +116,14 @@ def test_columns_are_one_of_two():
 def test_columns_of_a_field_leave_no_entry_out():
     parts = (Part("height", "number"), Part("leaf", "category", 2, 2))
     assert Field((3,), torch.float32, columns=parts).columns == parts
-    with pytest.raises(ValueError, match="columns with as many entries as a row"):
+    with pytest.raises(ValueError, match="columns that fill a row of shape"):
         Field((4,), torch.float32, columns=parts)
-    for wrong in ({"kind": "text"}, {"kind": "category"}, {"kind": "number", "classes": 2}, {"kind": "count", "width": 0}):
+    for wrong in (
+        {"kind": "text"},
+        {"kind": "category"},
+        {"kind": "number", "classes": 2},
+        {"kind": "count", "width": 0},
+    ):
         with pytest.raises(ValueError, match="expected a column of one of the kinds"):
             Part("leaf", **wrong)
 

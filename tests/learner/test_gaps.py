@@ -76,7 +76,9 @@ def closed(values):
     return np.nansum(each, 1)
 
 
-@pytest.mark.parametrize("given", [X, torch.as_tensor(X), pd.DataFrame(X, columns=list("abc"))], ids=lambda g: str(type(g)))
+@pytest.mark.parametrize(
+    "given", [X, torch.as_tensor(X), pd.DataFrame(X, columns=list("abc"))], ids=lambda g: str(type(g))
+)
 def test_the_density_is_that_of_what_is_observed(given):
     learner = Learner(Normals(), **FITTED).fit(given)
     np.testing.assert_allclose(learner.log_prob(given), closed(X), atol=5e-3)
@@ -197,7 +199,7 @@ def test_gaps_that_nobody_takes_are_refused():
     with pytest.raises(ValueError, match="Input X contains NaN"):
         Learner(Mapped(), steps=1).fit(X)
     learner = Learner(Normals(), steps=1, random_state=0).fit(X)
-    with pytest.raises(ValueError, match="rows without gaps for 'total', which takes no argument 'observed'.*row 0"):
+    with pytest.raises(ValueError, match=r"rows without gaps for 'total', which takes no argument 'observed'.*row 0"):
         learner.total(X)
     assert learner.total(FULL).shape == (ROWS,)
     with pytest.raises(TypeError, match="expected 'observed' to be filled in by what 'log_prob' is asked about"):

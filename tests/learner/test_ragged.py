@@ -1,5 +1,7 @@
 """Rows of unequal length, images, and rows by number: read by the kinds that an objective declares."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -78,7 +80,7 @@ class Bigrams(Objective):
 def chances(words):
     """The closed form: shares of pairs."""
     marks = [f"${word}$" for word in words]
-    pairs = [pair for mark in marks for pair in zip(mark, mark[1:], strict=False)]
+    pairs = [pair for mark in marks for pair in pairwise(mark)]
     return {pair: pairs.count(pair) / sum(p[0] == pair[0] for p in pairs) for pair in set(pairs)}
 
 
@@ -141,7 +143,9 @@ class Endless(Bigrams):
 
 
 def test_tokens_that_are_none_are_refused(bigrams):
-    with pytest.raises(ValueError, match=r"characters in x that training has seen \('ab'\), got also 'cz', first in row 1"):
+    with pytest.raises(
+        ValueError, match=r"characters in x that training has seen \('ab'\), got also 'cz', first in row 1"
+    ):
         bigrams.log_prob(["ab", "cab", "z"])
     with pytest.raises(ValueError, match="expected text in x, as training began with, got numbers"):
         bigrams.log_prob(NUMBERS)
@@ -158,7 +162,7 @@ def test_tokens_that_are_none_are_refused(bigrams):
         Learner(Bigrams(), steps=1).fit([[0.5], [1.0, 2.0]])
     with pytest.raises(ValueError, match="rows of one length for 'widths', which takes no argument 'x_length'"):
         bigrams.widths(["ab", "a"])
-    with pytest.raises(ValueError, match="expected tokens 0..1 as the answer, got 2; cut rows before what ends them"):
+    with pytest.raises(ValueError, match=r"expected tokens 0..1 as the answer, got 2; cut rows before what ends them"):
         Learner(Endless(), steps=1, random_state=0).fit(WORDS).sample(2)
     with pytest.raises(TypeError, match="expected 'x_length' to be filled in"):
         bigrams.log_prob(["a"], x_length=[1])
@@ -203,7 +207,7 @@ def test_a_resumed_run_of_text_is_the_uninterrupted_one(tasks, tmp_path, monkeyp
     whole = Learner(Bigrams(), **settings).fit(WORDS, **more)
     with pytest.raises(StopError):
         Learner(Bigrams(), **settings, folder=tmp_path / "run", callbacks=[stop]).fit(WORDS, **more)
-    with pytest.raises(ValueError, match="got other (x|X)"):
+    with pytest.raises(ValueError, match=r"got other (x|X)"):
         weft.load(tmp_path / "run", objective=Bigrams()).resume(["bb", *WORDS[1:]], **more)
     resumed = weft.load(tmp_path / "run", objective=Bigrams()).resume(WORDS, **more)
     assert np.array_equal(resumed.log_prob(WORDS), whole.log_prob(WORDS))

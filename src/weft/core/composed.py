@@ -266,7 +266,11 @@ class Composed(Objective):
                 seen = name == self.wraps or (self.shown(name) and "x" in self.shared)
                 gives = mark.gives if seen else ""  # a prior's rows are latents
                 reads = mark.reads and self.shown(name)
-                offered[outside] = (name, method, replace(mark, reads=reads, gives=gives, rows=(*mark.rows, *part.fields)))
+                offered[outside] = (
+                    name,
+                    method,
+                    replace(mark, reads=reads, gives=gives, rows=(*mark.rows, *part.fields)),
+                )
         return offered
 
     def capabilities(self) -> dict[str, Capability]:

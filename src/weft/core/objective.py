@@ -202,7 +202,7 @@ def wrong_marks(objective: Objective) -> Iterator[str]:
         if mark.gives not in (None, *GIVEN):
             yield f"{called} to give 'x', 'density' or '', got {mark.gives!r}"
         if mark.gives == "x" and read and mark.merge in ("mean", "logmeanexp"):
-            yield f"{called}, which gives rows, to merge by share or refuse, got {mark.merge!r}: a mean of codes is none"
+            yield f"{called}, which gives rows, to merge by share or refuse, got {mark.merge!r}: a mean is no row"
 
 
 class Objective(Configured, nn.Module):

@@ -66,7 +66,9 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.columns and (sum(part.width for part in self.columns),) != self.shape:
-            raise ValueError(f"expected columns with as many entries as a row of shape {self.shape}, got {self.columns}")
+            raise ValueError(
+                f"expected columns that fill a row of shape {self.shape}, got {self.columns}"
+            )
 
 
 SourceState = dict[str, Any]

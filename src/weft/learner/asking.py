@@ -160,8 +160,8 @@ class Question:
         for name, value in named.items():
             if name in objective.companions:
                 raise TypeError(
-                    f"expected {name!r} to be filled in by what {self.name!r} is asked about, got it as an argument; put "
-                    "NaN at gaps, and give rows of their own lengths"
+                    f"expected {name!r} to be filled in by what {self.name!r} is asked about, got it as an argument; "
+                    "put NaN at gaps, and give rows of their own lengths"
                 )
             if name not in names and not anything:
                 if not names:

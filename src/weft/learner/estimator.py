@@ -215,8 +215,8 @@ class Learner(Taking, Answers):
 
         Args:
             X: rows (array, DataFrame, tensor; lists, where the objective reads text or sequences), a data set, or a
-                source. A DataFrame with text, categories, true and false or gaps becomes numbers as on the command line,
-                by a recipe that is learned from the training rows and applied to every later table.
+                source. A DataFrame with text, categories, true and false or gaps becomes numbers as on the command
+                line, by a recipe that is learned from the training rows and applied to every later table.
             y: labels or values, where the objective learns them.
             environment: the environment of each row, for strategies that compare environments.
             task: the task of each row; tasks are learned in the order of their first appearance, each
@@ -322,7 +322,9 @@ class Learner(Taking, Answers):
                 "second partial_fit would forget the first; call fit with all rows, or give each part its task"
             )
         if task is not None and "index" in settings.objective.fields:
-            raise ValueError(f"expected no tasks for {type(settings.objective).__name__}, which numbers the rows, got some")
+            raise ValueError(
+                f"expected no tasks for {type(settings.objective).__name__}, which numbers the rows, got some"
+            )
         reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
         if isinstance(given.X, Source):
             if given.beside:

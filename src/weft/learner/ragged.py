@@ -1,8 +1,8 @@
 """Fields of a kind: tokens, sequences and boxes of another length in every row, and images, as tensors.
 
 Rows of unequal length are padded with 0 to the longest, and how long each is stands beside them, in `x_length` for `x`.
-What stands after a row's end means nothing: an objective must mask it, and `weft.testing.check_objective` tells whether it
-does.
+What stands after a row's end means nothing: an objective must mask it, and `weft.testing.check_objective` tells whether
+it does.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _numbers(kind: str, name: str, row: Any, i: int, gaps: bool) -> NDArray[np.f
         )
     if not (np.isfinite(array) | (gaps & np.isnan(array))).all():
         raise ValueError(
-            f"Input {name} contains NaN or infinity, first in row {i}: expected finite numbers; impute or drop such rows"
+            f"Input {name} contains NaN or infinity, first in row {i}: expected finite numbers; impute or drop them"
         )
     return array
 
@@ -199,8 +199,8 @@ def _tokens(
     if wrong.any():
         first = next(i for i, row in enumerate(arrays) if ((row < 0) | (row >= most)).any())
         raise ValueError(
-            f"expected token numbers 0..{most - 1} in {name}, got {every[wrong][0]}, first in row {first}; name how many "
-            f"there are at the first partial_fit(..., classes={{{name!r}: ...}}), or fit anew"
+            f"expected token numbers 0..{most - 1} in {name}, got {every[wrong][0]}, first in row {first}; name how "
+            f"many there are at the first partial_fit(..., classes={{{name!r}: ...}}), or fit anew"
         )
     return Typed(*_padded(arrays, width, torch.int64), most)
 

@@ -93,8 +93,7 @@ def begun(learner: Learner, given: Columns, *, fresh: bool, task: Any = None) ->
             return replace(given, held=np.zeros(columns.rows, dtype=bool))  # the reader will tell
     held = split([each for each in strata if each.ndim == 1], columns.rows, share, seed)
     if known is None:
-        how = {"encoding": objective.columns, "gaps": objective.gaps}
-        recipe = Recipe.learn(columns, training=~held, **how)  # type: ignore[arg-type]
+        recipe = Recipe.learn(columns, training=~held, encoding=objective.columns, gaps=objective.gaps)
         learner.recipe_ = replace(recipe, validation=share, seed=seed)
         learner.n_features_in_ = given.X.shape[1]
         learner.feature_names_in_ = np.array(list(map(str, given.X.columns)), dtype=object)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,7 +72,7 @@ class Column:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        how = {"single": single, "gaps": gaps, "dtype": dtype}
+        made = partial(cls, name, single=single, gaps=gaps, dtype=dtype)
         if kind == "category":
             values = pc.unique(texts(column if single else column.filter(rows))).to_pylist()
             names = sorted(text for text in values if text is not None)
@@ -79,7 +80,7 @@ class Column:
                 names = column.dictionary.cast(pa.string()).to_pylist()
             if not names:
                 raise ValueError(f"expected some category in column {shown(name)}, got none; leave it out")
-            return cls(name, kind, categories=(*names, None) if None in values and not gaps else tuple(names), **how)
+            return made(kind, categories=(*names, None) if None in values and not gaps else tuple(names))
         values = demanded(name, column, kind)[rows]
         absent = np.isnan(values)
         present = values[~absent]
@@ -87,7 +88,7 @@ class Column:
             if not len(present):
                 raise ValueError(f"expected some value in column {shown(name)}, got none; leave it out")
             if kind == "number" and is_whole(column) and not (demanded(name, column, kind) < 0).any():
-                return cls(name, "count", **how)
+                return made("count")
         if not len(present):
             return cls(name, kind, std=0.0, gaps=gaps)
         missing, median = bool(absent.any()) and not (gaps or single), float(np.median(present))
@@ -105,7 +106,7 @@ class Column:
                 f"expected numbers that vary in column {shown(name)}, which is to be modelled, got {present[0]:g} "
                 "throughout the training rows; leave it out"
             )
-        return cls(name, kind, median, mean, std, missing, **how)
+        return made(kind, median, mean, std, missing)
 
     @property
     def features(self) -> list[str]:
@@ -205,7 +206,8 @@ class Column:
         if not absent.any():
             return pd.Series(numbers, name=self.name).astype(self.dtype or ("bool" if most == 1.0 else "int64"))
         nullable = "boolean" if self.kind == "boolean" else "Int64"
-        return pd.Series(pd.array(np.where(absent, None, numbers), dtype=nullable), name=self.name)
+        filled = pd.Series(np.where(absent, 0.0, numbers), name=self.name).astype(nullable)
+        return filled.mask(absent)
 
     def _categories(self, codes: NDArray[np.int64]) -> pd.Series:
         """Categories by code, -1 for a gap, as the DataFrame had them."""
@@ -214,9 +216,9 @@ class Column:
         names = [name for name in self.categories if name is not None]
         codes = np.where(codes == len(names), -1, codes)  # what is missing was a category of its own
         kind, _, inner = self.dtype.partition("[")
-        if kind != "category":
+        if self.dtype and kind != "category":
             text = np.array([*names, None], dtype=object)[codes]
-            return pd.Series(text, name=self.name, dtype=self.dtype or object)
+            return pd.Series(text, name=self.name, dtype=self.dtype)
         inner, ordered = inner.rstrip("]").removesuffix(" ordered"), "ordered" in inner
         known = pd.Index(names)
         if inner.startswith(("int", "uint", "float")):

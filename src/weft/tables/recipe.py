@@ -55,6 +55,7 @@ class Table:
         environment, task: of each row, or None.
         held: which rows the recipe holds out for validation, where the table is the one it was learned from.
         unseen: by column, how many rows had a category that the recipe does not know (all zeros in X).
+        recipe: by which X is put back, where it is of `values`.
     """
 
     X: NDArray[np.float64]
@@ -64,6 +65,11 @@ class Table:
     task: NDArray[np.str_] | None = None
     held: NDArray[np.bool_] | None = None
     unseen: dict[str, int] = field(default_factory=dict)
+    recipe: Recipe | None = None
+
+    def given(self, rows: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float64] | pd.DataFrame:
+        """Some rows as a Learner takes them: arrays of features, or of `values` a DataFrame, whose kinds it reads."""
+        return self.X[rows] if self.recipe is None else self.recipe.decode(self.X[rows])
 
     @property
     def training(self) -> NDArray[np.bool_]:
@@ -77,10 +83,10 @@ class Table:
         return ("held-out", held) if held.any() else ("training", ~held)
 
     @property
-    def held_out(self) -> tuple[NDArray[np.float64], NDArray[np.generic] | None] | None:
+    def held_out(self) -> tuple[NDArray[np.float64] | pd.DataFrame, NDArray[np.generic] | None] | None:
         """X and y of the rows held out, as a Learner's `validation` takes them; None where there are none."""
         part, rows = self.measured
-        return None if part == "training" else (self.X[rows], None if self.y is None else self.y[rows])
+        return None if part == "training" else (self.given(rows), None if self.y is None else self.y[rows])
 
 
 @dataclass(frozen=True)
@@ -175,8 +181,8 @@ class Recipe:
             if kind_seen not in KINDS:
                 refused[name] = kind_seen
                 continue
-            how = {"single": encoding == "values", "gaps": gaps, "dtype": columns.dtypes.get(name, "")}
-            learned = Column.learn(name, column, kind_seen, rows, **how)
+            was, single = columns.dtypes.get(name, ""), encoding == "values"
+            learned = Column.learn(name, column, kind_seen, rows, single=single, gaps=gaps, dtype=was)
             if learned.features:
                 used.append(learned)
             else:
@@ -256,7 +262,8 @@ class Recipe:
         if unseen and not quiet:
             told = ", ".join(f"{shown(name)} in {count} rows" for name, count in list(unseen.items())[:8])
             warnings.warn(f"categories that training has not seen, encoded as none of them: {told}", stacklevel=2)
-        table = Table(np.concatenate(parts, axis=1), names, unseen=unseen)
+        whole = self if self.encoding == "values" else None
+        table = Table(np.concatenate(parts, axis=1), names, unseen=unseen, recipe=whole)
         if labelled:
             table.y, table.environment, table.task, table.held = self._roles(columns)
         return table

@@ -41,7 +41,7 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
         "stopped": learner.stop_reason_,
         "tasks": learner.tasks_,
     }
-    X, y = table.X[seen], None if table.y is None else table.y[seen]
+    X, y = table.given(seen), None if table.y is None else table.y[seen]
     if table.environment is not None:
         of_rows = _risk(learner, X, y, table.environment[seen])
         result["risk"] = {"environment": recipe.environment, "part": part, **of_rows}
@@ -53,7 +53,7 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
         if kinds := {name: mark.kind for name, mark in marks.items() if mark.kind in DENSITY[1:]}:
             result["kinds"] = kinds
         return result
-    answers = learner.predict(table.X)
+    answers = learner.predict(table.given())
     result["measure"] = MEASURES[target.kind]
     result["training"] = score_of(target.kind, table.y[rows], answers[rows])
     result["held_out"] = score_of(target.kind, table.y[held], answers[held])
