@@ -99,6 +99,16 @@ def test_what_stands_at_a_gap_is_nothing():
         Learner(Normals(), steps=2).fit(Arrays(tensor))
 
 
+def test_whole_numbers_may_have_gaps_later():
+    whole = np.arange(12).reshape(4, 3)
+    learner = Learner(Normals(), steps=1, random_state=0).fit(whole)
+    assert learner.training_.spec["x"].dtype == torch.float32
+    later = np.where([True, False, True], whole, np.nan)
+    assert np.isfinite(learner.log_prob(later)).all()
+    tensor = Learner(Normals(), steps=1, random_state=0).fit(torch.as_tensor(whole))
+    np.testing.assert_array_equal(tensor.log_prob(later), learner.log_prob(later))
+
+
 def test_gaps_are_filled_and_the_rest_is_kept():
     learner = Learner(Normals(), **FITTED).fit(X)
     whole = learner.impute(X, random_state=0)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -164,6 +165,10 @@ def test_tokens_that_are_none_are_refused(bigrams):
         bigrams.widths(["ab", "a"])
     with pytest.raises(ValueError, match=r"expected tokens 0..1 as the answer, got 2; cut rows before what ends them"):
         Learner(Endless(), steps=1, random_state=0).fit(WORDS).sample(2)
+    with pytest.raises(ValueError, match="a sequence of token numbers in row 0 of x"):
+        Learner(Bigrams(), steps=1).fit(pd.DataFrame({"a": WORDS, "b": WORDS}))
+    by_series = Learner(Bigrams(), steps=1, random_state=0).fit(pd.Series(WORDS))
+    assert by_series.vocabulary_ == {"x": ["a", "b"]}
     with pytest.raises(TypeError, match="expected 'x_length' to be filled in"):
         bigrams.log_prob(["a"], x_length=[1])
 

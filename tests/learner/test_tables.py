@@ -318,9 +318,12 @@ def test_what_models_columns_refuses_what_it_cannot(columnwise):
         fit(GAPPED)
     with pytest.raises(ValueError, match="numbers that vary in column 'height', which is to be modelled, got 1"):
         fit(FRAME.assign(height=1.0))
-    with pytest.raises(ValueError, match=r"counts that torch.float32 holds exactly in column 'visits', got 16777217"):
+    with pytest.raises(ValueError, match=r"a count that torch.float32 holds exactly in column 'visits', got 16777217"):
         fit(FRAME.assign(visits=2**24 + 1))
     fit(FRAME.assign(visits=2**24 + 1), dtype="float64")
+    many = pd.Categorical([f"c{i:03d}" for i in range(257, 317)], categories=[f"c{i:03d}" for i in range(400)])
+    with pytest.raises(ValueError, match=r"a category that torch.bfloat16 holds exactly in column 'leaf', got 257"):
+        fit(FRAME.assign(leaf=many.repeat(1)[np.arange(ROWS) // 2 * 2]), dtype="bfloat16")
     with pytest.raises(ValueError, match=r"codes 0..2 as the answer for column 'leaf', a category, got"):
         Learner(Halved(), steps=1, random_state=0).fit(FRAME).sample(3)
 

@@ -255,6 +255,7 @@ class Reader:
             self._finite("X", rows)
             self._expect("X", rows)
             return {"x": rows}
+        rows = rows.to(self.dtype)  # whole numbers too, for later ones may have gaps
         observed = ~torch.isnan(rows)
         rows = torch.nan_to_num(rows, nan=0.0, posinf=torch.inf, neginf=-torch.inf)
         self._finite("X", rows)

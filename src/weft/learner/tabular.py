@@ -41,7 +41,7 @@ def is_table(X: object) -> TypeGuard[pd.DataFrame]:
 
 def needs_recipe(objective: Objective, X: object) -> bool:
     """Whether a table is more than numbers, or its columns themselves are to be modelled."""
-    if not is_table(X) or objective.fields[0] != "x":
+    if not is_table(X) or objective.fields[0] != "x" or objective.holds("x") != "values":
         return False
     return objective.columns == "values" or not all(_plain(X.iloc[:, i]) for i in range(X.shape[1]))
 
@@ -109,14 +109,15 @@ def encoded(recipe: Recipe, X: object, dtype: torch.dtype, *, quiet: bool) -> tu
         )
     found: NDArray[np.float64] = recipe.apply(_columns(X), labelled=False, quiet=quiet).X
     observed = ~np.isnan(found)
-    rows = torch.as_tensor(np.where(observed, found, 0.0)).to(dtype)
-    counts = [i for i, part in enumerate(recipe.parts) if part.kind == "count"] if recipe.encoding == "values" else []
-    for i in counts:
-        inexact = torch.nonzero(rows[:, i].double() != torch.as_tensor(np.where(observed, found, 0.0)[:, i]))
+    whole = torch.as_tensor(np.where(observed, found, 0.0))
+    rows = whole.to(dtype)
+    kinds = [part.kind for part in recipe.parts] if recipe.encoding == "values" else []
+    for i in [i for i, kind in enumerate(kinds) if kind in ("count", "category")]:
+        inexact = torch.nonzero(rows[:, i].double() != whole[:, i])
         if len(inexact):
             row = int(inexact[0, 0])
             raise ValueError(
-                f"expected counts that {dtype} holds exactly in column {recipe.columns[i].name!r}, got "
+                f"expected a {kinds[i]} that {dtype} holds exactly in column {recipe.columns[i].name!r}, got "
                 f"{found[row, i]:.0f} in row {row}; take dtype='float64', or make it a column of floats"
             )
     return rows, torch.as_tensor(observed)
