@@ -110,12 +110,12 @@ def test_whole_numbers_may_have_gaps_later():
 
 
 def test_gaps_are_filled_and_the_rest_is_kept():
-    learner = Learner(Normals(), **FITTED).fit(X)
+    learner = Learner(Normals(), **{**FITTED, "steps": 1}).fit(X)
     whole = learner.impute(X, random_state=0)
     np.testing.assert_allclose(whole[SEEN], X[SEEN], rtol=1e-6)
     assert np.isfinite(whole).all()
     frame = pd.DataFrame(X, columns=list("abc"), index=np.arange(ROWS) + 100)
-    table = Learner(Normals(), **FITTED).fit(frame).impute(frame, random_state=0)
+    table = Learner(Normals(), **{**FITTED, "steps": 100}).fit(frame).impute(frame, random_state=0)
     assert table.index.equals(frame.index)
     np.testing.assert_allclose(table.to_numpy()[SEEN], X[SEEN], rtol=1e-5)
     filled = table.to_numpy()[~SEEN[:, 2], 2]

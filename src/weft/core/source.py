@@ -66,9 +66,7 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.columns and (sum(part.width for part in self.columns),) != self.shape:
-            raise ValueError(
-                f"expected columns that fill a row of shape {self.shape}, got {self.columns}"
-            )
+            raise ValueError(f"expected columns that fill a row of shape {self.shape}, got {self.columns}")
 
 
 SourceState = dict[str, Any]
