@@ -200,3 +200,21 @@ def test_parts_agree_on_how_a_table_is_read_and_see_their_own_lengths():
     rows = {"x": 0, "a_caption": 1, "a_caption_length": 2, "b_caption": 3, "b_caption_length": 4}
     assert both.view("b", rows) == {"x": 0, "caption": 3, "caption_length": 4}
     assert both.capabilities() == {}
+
+
+class Priored(Composed):
+    """Has a density of something that is no row."""
+
+    composes = ("prior",)
+    fields = ("x",)
+
+    def __init__(self, prior=None):
+        super().__init__()
+        self.prior = prior
+
+
+def test_what_a_part_gives_of_other_rows_is_not_put_back():
+    marks = Priored(Gaussian()).capabilities()
+    assert {name: mark.gives for name, mark in marks.items()} == {"prior_log_prob": "", "prior_sample": ""}
+    shared = Pair({"a": Gaussian(), "b": Full()}).capabilities()
+    assert (shared["a_sample"].gives, shared["b_log_prob"].gives) == ("x", "density")

@@ -188,6 +188,9 @@ def test_tokens_go_through_replicas_groups_tasks_weights_validation_and_parts():
         assert Learner(Bigrams(), **settings).fit(rows, task=tasks).tasks_ == ["first", "then"]
     part = Learner(Bigrams(), **settings).partial_fit(["aa", "a"], classes={"x": "ba"})
     assert part.partial_fit(WORDS).vocabulary_ == {"x": ["a", "b"]}
+    part.partial_fit(WORDS, classes={"x": "ab"})
+    with pytest.raises(ValueError, match=r"tokens of x that training began with, \['a', 'b'\], got \['a', 'b', 'c'\]"):
+        part.partial_fit(WORDS, classes={"x": "abc"})
     full = {"steps": 5, "random_state": 0, "batch_size": None, "dtype": "float64"}
     weighed = Learner(Bigrams(), **full).fit(WORDS, sample_weight=1.0 + (SITE == 0))
     doubled = Learner(Bigrams(), **full).fit([*WORDS, *(w for w, s in zip(WORDS, SITE, strict=True) if s == 0)])

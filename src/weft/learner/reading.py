@@ -21,7 +21,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from weft.core.configured import closest
-from weft.core.objective import KINDS, RAGGED, TARGETS, Objective
+from weft.core.objective import RAGGED, TARGETS, Objective
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, Spec
 from weft.engine.build import build
@@ -97,14 +97,14 @@ class Reader:
         if "index" in self.objective.fields:
             data["index"] = self._index(rows, columns.fields.get("index"))
             numbered["index"] = rows if self.spec is None else self.spec["index"].classes
-        for name in data.keys() & set(self.objective.fields):
-            if self.objective.holds(name) in ("classes", "tokens") and name != "index":
-                numbered[name] = self._count(name, data[name])
+        for name in self.objective.fields:
+            if name in data and name != "index" and self.objective.holds(name) in ("classes", "tokens"):
+                numbered[name] = self._count(name)
         data["classes"] = {name: count for name, count in numbered.items() if count is not None} or None
         recipe = getattr(self.learner, "recipe_", None)
         if recipe is not None:
             data["columns"] = recipe.parts
-        whole = self.objective.columns == "values" or self.objective.holds("x") in KINDS[len(TARGETS) :]
+        whole = self.objective.columns == "values" or self.objective.holds("x") not in TARGETS
         if self.first and not (whole or isinstance(X, Tensor | Drawn) or data["x"].is_floating_point()):
             asked = data if environment is None else {**data, "environment": as_array(environment)}
             data["x"] = data["x"] if self._takes_integers(asked) else data["x"].to(self.dtype)
@@ -147,7 +147,7 @@ class Reader:
             raise ValueError(f"expected index to number rows of the training data, 0..{known - 1}, got {given!r}")
         return torch.as_tensor(array.astype(np.int64))
 
-    def _count(self, name: str, values: Tensor) -> int | None:
+    def _count(self, name: str) -> int | None:
         """How many classes, or tokens, a field numbers."""
         if self.objective.holds(name) == "tokens":
             return self.tokens[name]
@@ -198,7 +198,13 @@ class Reader:
             characters_ = sorted(set(classes))
             count = len(characters_)
         if known is not None:
-            count, characters_ = known.classes, getattr(learner, "vocabulary_", {}).get(name)
+            before = known.classes, getattr(learner, "vocabulary_", {}).get(name)
+            if classes is not None and (count, characters_) != before:
+                raise ValueError(
+                    f"expected the tokens of {name} that training began with, {before[1] or before[0]}, got "
+                    f"{characters_ or count}; name all of them at the first partial_fit"
+                )
+            count, characters_ = before
         gaps = self.objective.gaps and name == "x"
         typed = read_typed(
             kind,
