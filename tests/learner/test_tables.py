@@ -345,7 +345,10 @@ def test_a_density_of_features_says_that_it_is_none_of_the_table():
 def test_the_command_line_gives_such_an_objective_a_table(tmp_path, monkeypatch):
     from weft.commands.job import Job, Options, train
 
-    frame = FRAME.assign(leaf=np.where(np.arange(ROWS) < 59, FRAME.leaf, "rare"))  # which may be held out
+    out = np.flatnonzero(weft.tables.split.split([], ROWS, 0.2, 0))[0]  # held out by the first seed
+    frame = FRAME.assign(leaf=np.where(np.arange(ROWS) != out, FRAME.leaf, "rare"))
+    own = Learner(Columnwise(), epochs=1, validation=0.2, random_state=0).fit(frame)
+    assert own.training_.spec["x"].columns[1].classes == 4
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
     monkeypatch.setattr(Options, "make_objective", lambda self: Columnwise())
@@ -363,3 +366,13 @@ def test_the_command_line_gives_such_an_objective_a_table(tmp_path, monkeypatch)
         held = job.data.recipe.apply(columns).held
         assert own.recipe_.columns[0].mean == pytest.approx(frame.height[~held].mean(), rel=1e-9)
         assert set(own.sample(20).leaf) <= {"long", "round", "oval", "rare"}
+
+
+def test_specs_of_earlier_versions_are_read():
+    from weft.learner.folder import _spec
+
+    parts = [["height", "number", 1, None], ["leaf", "category", 2, 2]]
+    kept = {"x": [[3], "torch.float32", None, parts], "y": [[], "torch.int64", 2]}
+    told = _spec(kept)
+    assert told["x"].columns == (Part("height", "number"), Part("leaf", "category", 2, 2))
+    assert (told["y"].classes, told["y"].columns) == (2, ())
