@@ -77,7 +77,7 @@ def closed(values):
 
 
 @pytest.mark.parametrize(
-    "given", [X, torch.as_tensor(X), pd.DataFrame(X, columns=list("abc"))], ids=lambda g: str(type(g))
+    "given", [X, torch.as_tensor(X), pd.DataFrame(X, columns=list("abc"))], ids=["array", "tensor", "table"]
 )
 def test_the_density_is_that_of_what_is_observed(given):
     learner = Learner(Normals(), **FITTED).fit(given)
