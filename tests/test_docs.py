@@ -169,6 +169,7 @@ def test_every_promise_is_held_by_a_test():
         "Replicas",
         "Draws",
         "Samples",
+        "Data",
         "Memory",
         "Files",
     ]

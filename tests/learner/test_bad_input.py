@@ -142,8 +142,17 @@ CASES = {
         "expected numbers in X: encode text columns",
     ),
     "text in a table": (
-        lambda: classifier().fit(pd.DataFrame({"a": ["u", "v"], "b": [1, 2]}), [0, 1]),
-        "could not convert string to float: 'u'.*encode text columns",
+        lambda: (
+            classifier()
+            .fit(pd.DataFrame(X, columns=list("abcd")), LABELS)
+            .predict(pd.DataFrame({"a": ["u", "v"], "b": 1, "c": 2, "d": 3}))
+        ),
+        "could not convert string to float: 'u'.*expected numbers in X, as fit was given, got a table with others",
+    ),
+    "dates in a table": (
+        lambda: classifier().fit(pd.DataFrame({"a": pd.to_datetime(["2020-01-01"] * 2), "b": [1, 2]}), [0, 1]),
+        r"expected columns of numbers, categories or true/false, got others: 'a' has dates; leave them out with "
+        r"X.drop\(columns=\['a'\]\), or mend the table",
     ),
     "complex numbers": (lambda: classifier().fit(X[:2] + 1j, [0, 1]), "Complex data not supported"),
     "a complex tensor": (lambda: classifier().fit(ROWS + 1j, LABELS), "expected a dense tensor of real numbers"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weft.core.composed import Composed
     from weft.core.corpus import Corpus
     from weft.core.objective import Objective, Output, capability, reduce
-    from weft.core.source import Batch, Field, Source, Spec
+    from weft.core.source import Batch, Field, Part, Source, Spec
     from weft.core.state import State
     from weft.core.strategy import Local, Move, Penalty, Strategy, Summing
 

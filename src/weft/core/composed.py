@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from torch import nn
 
 from weft.core.configured import Configured, closest
-from weft.core.objective import Capability, Objective, Output
+from weft.core.objective import RAGGED, Capability, Objective, Output
 from weft.core.random import place
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Composed(Objective):
     - of the batch every part is shown the fields that are `shared` as they are, and of its other ones its own, which
       are called `mass_y` outside; the wrapped part is shown the whole batch;
     - decomposable: all parts are; on-policy: any part is; fields, and their kinds: the shared ones and
-      all parts' own, in their order;
+      all parts' own, in their order; a table is read as its parts read it, with gaps where all of them take them;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
     - parameters that live on a set are put back by the part that has them; what a part carries is carried; a part that
@@ -126,8 +126,11 @@ class Composed(Objective):
         if name == self.wraps:
             return dict(rows)
         called = self._called()
+        for part, fields in called.items():  # what says how long a row is goes with it
+            fields |= {f"{o}_length": f"{n}_length" for o, n in fields.items() if self.parts()[part].holds(o) in RAGGED}
+        shared = {*self.shared, *(f"{field}_length" for field in self.shared)}
         others = {outside for own in called.values() for outside in own.values()} | called[name].keys()
-        seen = {field: value for field, value in rows.items() if field not in others or field in self.shared}
+        seen = {field: value for field, value in rows.items() if field not in others or field in shared}
         return {**seen, **{field: rows[outside] for field, outside in called[name].items() if outside in rows}}
 
     def ask(self, name: str, batch: Batch) -> Output:
@@ -174,6 +177,26 @@ class Composed(Objective):
             for own, outside in called[name].items()
             if outside != own or own in parts[name].kinds
         }
+
+    @property
+    def columns(self) -> str:  # type: ignore[override]
+        told = {part.columns for part in self._reading()}
+        if len(told) > 1:
+            raise ValueError(f"expected parts of {type(self).__name__} that read a table alike, got {sorted(told)}")
+        return told.pop() if told else "features"
+
+    @property
+    def gaps(self) -> bool:  # type: ignore[override]
+        reading = self._reading()
+        return bool(reading) and all(part.gaps for part in reading)
+
+    def _reading(self) -> list[Objective]:
+        """The parts that are shown `x`; of a composer that wraps one, that one."""
+        return [
+            part
+            for name, part in self.parts().items()
+            if (name == self.wraps if self.wraps else self.shown(name) and "x" in self.shared)
+        ]
 
     def orders(self, name: str) -> bool:
         parts = self.parts()
@@ -256,10 +279,13 @@ class Composed(Objective):
                 outside = method if name == self.wraps else f"{name}_{method}"
                 if outside in offered:
                     raise ValueError(f"expected parts whose answers have names of their own, got {outside!r} twice")
+                seen = name == self.wraps or (self.shown(name) and "x" in self.shared)
+                gives = mark.gives if seen else ""  # a prior's rows are latents
+                reads = mark.reads and self.shown(name)
                 offered[outside] = (
                     name,
                     method,
-                    replace(mark, reads=mark.reads and self.shown(name), rows=(*mark.rows, *part.fields)),
+                    replace(mark, reads=reads, gives=gives, rows=(*mark.rows, *part.fields)),
                 )
         return offered
 

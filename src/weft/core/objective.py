@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DENSITY",
     "DRAWN",
+    "KINDS",
     "PROVIDED",
+    "RAGGED",
     "SOLVES",
     "TARGETS",
     "Capability",
@@ -54,6 +56,10 @@ Told = Mapping[str, float | Tensor]
 """A record of an iteration: numbers by name."""
 Iterations = Generator[Told | tuple[Told, Solution], None, Solution | None]
 """A solution on its way: a record for each iteration, with the solution so far if it likes, and the solution."""
+RAGGED = ("tokens", "sequences", "boxes")
+"""What may be of another length in every row: padded, with the length in a field beside it, `x_length` for `x`."""
+KINDS = (*TARGETS, *RAGGED, "images")
+"""What a field may hold."""
 
 
 @dataclass
@@ -106,6 +112,8 @@ DENSITY = ("exact", "lower bound", "upper bound", "estimate")
 DRAWN = ("direct", "sequential", "chain")
 """How a draw, such as a `sample`, may be made: at once, part after part, or by a Markov chain."""
 _ALWAYS_DRAWN = ("sample", "act", "impute", "posterior", "generate")
+GIVEN = ("", "x", "density")
+"""What an answer may be said to be: a row such as `x`, a log-density of `x`, or neither."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,9 @@ class Capability:
         kind: of a number one of `DENSITY`, of a draw one of `DRAWN`, "" where neither is to be said.
         asks: `rows`, a `number` of them to draw, or a `function` of rows whose mean is asked for.
         rows: arguments with a value for each row, beside those that the objective's fields name.
+        gives: `x` for rows such as those that were learned from, which a Learner puts back into columns and units, or
+            into text; `density` for a log-density of them, which it puts into their units; "" for anything else; None
+            where it is not said and the name does not tell.
     """
 
     merge: str = "mean"
@@ -128,6 +139,7 @@ class Capability:
     kind: str = ""
     asks: str = "rows"
     rows: tuple[str, ...] = ()
+    gives: str | None = ""
 
     def draws(self, name: str) -> bool:
         """Whether the answer is a draw, another one at each call; else what it draws is a function of the row."""
@@ -146,6 +158,7 @@ def capability(
     kind: str = "",
     asks: str = "",
     rows: tuple[str, ...] = (),
+    gives: str | None = None,
 ) -> Callable[[Method], Method]:
     """Marks a method of an objective as something that the Learner offers under the same name.
 
@@ -155,6 +168,9 @@ def capability(
         merge, finish, kind, rows: see `Capability`.
         asks: `rows`, `number` or `function`; by default a number where the replicas share the answer out, and a
             function where it is called `expectation`.
+        gives: see `Capability`. By default `x` for a `sample` of a number of rows, `impute` and `inverse_transform`,
+            `density` for a `log_prob` of the rows alone; a `sample`, `generate` or `log_prob` of more must say it where
+            it makes a difference.
 
     Some names have one meaning wherever a model answers them, beside those of scikit-learn:
 
@@ -170,7 +186,8 @@ def capability(
         plain = "function" if method.__name__ == "expectation" else "rows"
         asked = asks or ("number" if merge == "share" else plain)
         reads = method.__name__ != "inverse_transform"  # which is asked about representations
-        method.capability = Capability(merge, finish, reads, kind, asked, rows)  # type: ignore[attr-defined]
+        told = _gives(method, asked) if gives is None else gives
+        method.capability = Capability(merge, finish, reads, kind, asked, rows, told)  # type: ignore[attr-defined]
         return method
 
     return mark
@@ -179,6 +196,16 @@ def capability(
 def inexact(objective: Objective) -> dict[str, str]:
     """The capabilities whose numbers are bounds or estimates, each with its kind."""
     return {name: mark.kind for name, mark in objective.capabilities().items() if mark.kind in DENSITY[1:]}
+
+
+def _gives(method: Callable[..., Any], asks: str) -> str | None:
+    """What an answer is by its name, or None where that is not told by it."""
+    name = method.__name__
+    if name in ("impute", "inverse_transform") or (name == "sample" and asks == "number"):
+        return "x"
+    if name == "log_prob":  # of the rows alone; with y it may be of either, or of both
+        return None if "y" in signature(method).parameters else "density"
+    return None if name in ("sample", "generate") else ""
 
 
 MERGES = ("mean", "logmeanexp", "share", "refuse")
@@ -206,6 +233,13 @@ def wrong_marks(objective: Objective) -> Iterator[str]:
             yield f"{called}, a number told of each row, to merge by mean, logmeanexp or refuse, got 'share'"
         if mark.kind in DRAWN and mark.merge in ("mean", "logmeanexp"):
             yield f"{called}, which draws, to merge by share or refuse, got {mark.merge!r}: a mean of draws is no draw"
+        read = objective.columns == "values" or objective.holds("x") == "tokens"
+        if mark.gives is None and read:
+            yield f"{called} to say what it gives, 'x', 'density' or '', got nothing; capability(gives=...)"
+        if mark.gives not in (None, *GIVEN):
+            yield f"{called} to give 'x', 'density' or '', got {mark.gives!r}"
+        if mark.gives == "x" and read and mark.merge in ("mean", "logmeanexp"):
+            yield f"{called}, which gives rows, to merge by share or refuse, got {mark.merge!r}: a mean is no row"
 
 
 class Objective(Configured, nn.Module):
@@ -239,8 +273,12 @@ class Objective(Configured, nn.Module):
             `categorical`, `bernoulli`, `normal`, `laplace`, `poisson`, `negative binomial`, `gamma`, ...
         fields: what it reads of a batch, in the order of `fit`'s arguments; those after `x`, `y` and `environment` are
             given to `fit` by their names.
-        kinds: what such a field holds, by name: one of `TARGETS`, `classes` being labels in any shape; `values` where
+            `index` is given by nobody: it is each row's number in the training data.
+        kinds: what such a field holds, by name: one of `KINDS`, `classes` being labels in any shape; `values` where
             it says nothing. `y` is what `targets` says, unless it is named here: `classes` for a mask of labels.
+        columns: how a table is read: as `features` (numbers standardized, one entry for each category, one that says
+            what is missing) or as `values` (one entry for each column, for what models `x` itself).
+        gaps: whether values may be missing in `x`: they are 0 there, and `observed`, of its shape, is False.
         progress: the measure that says how training goes, and whether it should fall or rise.
         optimizer: the optimizer's name or settings that its paper uses.
         targets: what `y` holds: `classes` (labels to be numbered), `multilabel` (0 or 1 for each label), `values`
@@ -262,6 +300,8 @@ class Objective(Configured, nn.Module):
     laws: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
     kinds: Mapping[str, str] = MappingProxyType({})
+    columns: str = "features"
+    gaps: bool = False
     progress: tuple[str, str] = ("loss", "min")
     optimizer: Any = "adam"
     targets: str = "values"
@@ -353,6 +393,12 @@ class Objective(Configured, nn.Module):
     def holds(self, name: str) -> str:
         """What a field holds."""
         return self.kinds.get(name, self.targets if name == "y" else "values")
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Fields that come along with those that it reads: which entries of x are observed, how long rows are."""
+        lengths = tuple(f"{name}_length" for name in self.fields if self.holds(name) in RAGGED)
+        return (*(("observed",) if self.gaps else ()), *lengths)
 
     def orders(self, name: str) -> bool:
         """Whether the order of a field's classes counts."""

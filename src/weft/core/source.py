@@ -16,20 +16,57 @@ from weft.core.trees import tree_map
 if TYPE_CHECKING:
     from weft.core.state import State
 
-__all__ = ["Batch", "Field", "Source", "SourceState", "Spec", "flatten_groups", "number_rows", "rows_of"]
+__all__ = ["Batch", "Field", "Part", "Source", "SourceState", "Spec", "flatten_groups", "number_rows", "rows_of"]
 
 Batch = dict[str, Any]
 """Tensors by name (`x`, `y`, `environment`, `weight`, `observation`, ...), rows on the leading axis;
 `support` and `query` are batches themselves."""
 
 
+PARTS = ("number", "boolean", "category", "count", "missing")
+"""What a column of a table may be once it is read."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive entries of a row that are one column of a table.
+
+    Attributes:
+        name: the column's.
+        kind: `number` (standardized), `boolean` (0 or 1), `category` (its code 0..k-1 in one entry, or one entry for
+            each), `count` (0, 1, 2, ...) or `missing` (1 where the column has a gap).
+        width: how many entries it has.
+        classes: how many categories there are.
+    """
+
+    name: str
+    kind: str
+    width: int = 1
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in PARTS or self.width < 1 or (self.kind == "category") != (self.classes is not None):
+            raise ValueError(
+                f"expected a column of one of the kinds {', '.join(PARTS)}, with classes for a category and for "
+                f"nothing else, got {self!r}"
+            )
+
+
 @dataclass(frozen=True)
 class Field:
-    """One row's shape and dtype; `classes` where it holds class numbers."""
+    """One row's shape and dtype; `classes` where it holds class numbers, `columns` where it was read from a table.
+
+    The columns are in the order of the row's entries and leave none out; of a plain array there are none.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     classes: int | None = None
+    columns: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.columns and (sum(part.width for part in self.columns),) != self.shape:
+            raise ValueError(f"expected columns that fill a row of shape {self.shape}, got {self.columns}")
 
 
 SourceState = dict[str, Any]

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from weft.core.objective import DENSITY, Capability, Objective
 from weft.core.source import Batch
 from weft.core.strategy import Strategy
+from weft.core.trees import Params
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
 from weft.learner.asking import Question, Score
@@ -32,6 +33,7 @@ from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
 from weft.learner.training import Run, Training
+from weft.tables.recipe import Recipe
 
 __all__ = ["Answers"]
 
@@ -122,6 +124,8 @@ class Answers(BaseEstimator):
     classes_: NDArray[Any]
     environments_: NDArray[Any]
     labels_: dict[str, NDArray[Any]]
+    recipe_: Recipe
+    vocabulary_: dict[str, list[str]]
     history_: History
     seeds_: list[int]
     predict_proba: Question
@@ -153,11 +157,11 @@ class Answers(BaseEstimator):
     def read(self, X: Any, y: Any = None, *, environment: Any = None, **fields: Any) -> dict[str, Any]:
         """Rows as training reads them: checked, and as tensors by field; for measures of what was learned."""
         rows = self._reader().read(Columns(X, y, environment, fields=fields))
-        return {name: value for name, value in rows.items() if name != "drawn"}
+        return {name: value for name, value in rows.items() if name not in ("drawn", "columns")}
 
     def _reader(self) -> Reader:
         check_is_fitted(self)
-        return Reader(self, self.objective_, DTYPES[self.dtype], self.training_.spec)
+        return Reader(self, self.objective_, DTYPES[self.dtype], self.training_.spec, asked=True)
 
     def module(self, k: int | None = None) -> Objective:
         """The trained objective, an `nn.Module` in evaluation mode: a copy, apart from the learner.
@@ -179,7 +183,7 @@ class Answers(BaseEstimator):
     def _answering(self) -> list[Run]:
         return _answering(self.training_, self.best_replica_ if isinstance(self.replicas, dict) else None)
 
-    def _inputs(self, X: Any) -> Tensor:
+    def _inputs(self, X: Any) -> Params:
         return self._reader().inputs(X)
 
     if not TYPE_CHECKING:  # what is spelled wrong is still found there
@@ -319,9 +323,8 @@ class Answers(BaseEstimator):
         if "environment" in data:
             data["environment"] = numbered_environments(self, environment, len(data["x"]))
         device = self.training_.runs[0].state.device
-        batch: Batch = {
-            name: data[name].to(device) for name in ("x", *self.objective_.fields, "weight") if name in data
-        }
+        seen = ("x", *self.objective_.fields, *self.objective_.companions, "weight")
+        batch: Batch = {name: data[name].to(device) for name in seen if isinstance(data.get(name), Tensor)}
         adapted = copy.copy(self)
         runs = [run for k in range(len(self.seeds_)) for run in self.replica(k).training_.runs]
         for engine, state in runs:

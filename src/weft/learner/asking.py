@@ -23,14 +23,16 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from weft.core.configured import closest
-from weft.core.objective import Capability
+from weft.core.objective import TARGETS, Capability
 from weft.core.random import fold, key_of, row_hash
 from weft.core.trees import Params
 from weft.engine.asking import call, call_all, together
 from weft.engine.memory import rows_at_a_time
 from weft.engine.progress import pieces
-from weft.learner.columns import as_tensor, decoded, numbered_environments
+from weft.learner.columns import as_tensor, numbered_environments
+from weft.learner.decoding import decoded
 from weft.learner.questions import Expectation, values_of
+from weft.learner.ragged import is_ragged, rows_in, unequal
 from weft.learner.reading import Reader, as_array
 from weft.learner.settings import DTYPES, as_seed
 from weft.learner.training import Run
@@ -117,15 +119,15 @@ class Question:
                 f"expected random_state for what is a draw, got it for {self.name!r}, whose answer is a function of "
                 "the row; leave it out"
             )
-        rows = self._asked(asked, mark)
-        fields, options = self._named(named, mark, len(rows) if isinstance(rows, Tensor) else rows)
+        rows, beside = self._asked(asked, mark)
+        fields, options = self._named(named, mark, len(rows) if isinstance(rows, Tensor) else rows, beside)
         seed = None if random_state is None else as_seed(random_state)
         first = learner.training_.drawn if drawn and seed is None else 0
         question = _Asked(self.name, mark, rows, fields, options, drawn, seed, first)
         answer = _answered(learner._answering(), question, shown=bool(learner.verbose))
         if drawn and seed is None:
             learner.training_.drawn += question.count
-        return decoded(learner, self.name, answer)
+        return decoded(learner, self.name, mark, asked, beside, answer)
 
     def _mean_of(self, f: Any, random_state: Any, named: dict[str, Any]) -> Expectation:
         """The mean of a function under the model, as the objective computes it; over replicas the mean of theirs."""
@@ -134,7 +136,7 @@ class Question:
             raise TypeError(f"expected a function of rows for {self.name!r}, got {type(f).__name__}")
         if random_state is not None and self.kind == "exact":
             raise TypeError(f"expected random_state for what draws, got it for {self.name!r}, which is exact")
-        fields, options = self._named(named, self.mark, -1)
+        fields, options = self._named(named, self.mark, -1, {})
         if fields:
             raise TypeError(f"expected no values for each row in {self.name!r}, got {', '.join(fields)}")
 
@@ -163,34 +165,58 @@ class Question:
         told = None if error is None else _as_numpy(error)
         return Expectation.around(_as_numpy(mean), told, self.kind, level)
 
-    def _asked(self, asked: Any, mark: Capability) -> Tensor | int:
+    def _asked(self, asked: Any, mark: Capability) -> tuple[Tensor | int, Params]:
+        """The rows, or how many are to be drawn, and what comes along with rows."""
         if mark.asks == "number":
             asked = 1 if asked is None else asked
             if not isinstance(asked, Integral) or isinstance(asked, bool) or asked < 1:
                 raise ValueError(f"expected a positive number of samples, got {asked!r}")
-            return int(asked)
+            return int(asked), {}
         if asked is None:
             raise TypeError(f"expected rows to ask {self.name!r} about, got none; call {self.name}(X)")
         if mark.reads and self.learner.objective_.fields[:1] == ("x",):
-            return self.learner._inputs(asked)
-        return as_tensor(asked, DTYPES[self.learner.dtype])
+            beside = self.learner._inputs(asked)
+            return beside.pop("x"), beside
+        return as_tensor(asked, DTYPES[self.learner.dtype]), {}
 
-    def _named(self, named: dict[str, Any], mark: Capability, rows: int) -> tuple[Params, dict[str, object]]:
+    def _fill(self, beside: Params, names: list[str], anything: bool) -> Params:
+        """What comes along with rows, for the arguments of these names; raises where it is needed and not taken."""
+        for name, values in beside.items():
+            if name in names or anything:
+                continue
+            whole = values.all() if name == "observed" else (values == values.max()).all()
+            if not bool(whole):
+                what = "without gaps" if name == "observed" else "of one length"
+                raise ValueError(
+                    f"expected rows {what} for {self.name!r}, which takes no argument {name!r} to tell them apart, got "
+                    f"others, first in row {_first(name, values)}"
+                )
+        return {name: values for name, values in beside.items() if name in names or anything}
+
+    def _named(
+        self, named: dict[str, Any], mark: Capability, rows: int, beside: Params
+    ) -> tuple[Params, dict[str, object]]:
         """The fields, read, and the options, of the arguments by name."""
         objective = self.learner.objective_
         known = self._further()
         names = [p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         anything = any(p.kind == p.VAR_KEYWORD for p in known)
         by_row = {*objective.fields, *self.learner.training_.spec, *mark.rows}
-        fields, options = {}, {}
+        fields, options = self._fill(beside, names, anything), {}
         for name, value in named.items():
+            if name in objective.companions:
+                raise TypeError(
+                    f"expected {name!r} to be filled in by what {self.name!r} is asked about, got it as an argument; "
+                    "put NaN at gaps, and give rows of their own lengths"
+                )
             if name not in names and not anything:
                 if not names:
                     raise TypeError(f"expected no argument of {self.name!r} beside the first, got {name!r}")
                 raise closest(name, names, f"an argument of {self.name!r}")
             if name in by_row:
                 if value is not None:
-                    fields[name] = self._field(name, value, rows)
+                    found = self._field(name, value, rows)
+                    fields |= {name: found.pop(name), **self._fill(found, names, anything)}
             elif isinstance(value, np.ndarray | Tensor | list) or hasattr(value, "iloc"):
                 raise TypeError(
                     f"expected one value of {name!r} for all rows of {self.name!r}, got {type(value).__name__}; give "
@@ -200,19 +226,30 @@ class Question:
             else:
                 options[name] = value
         for p in known:
-            if p.name in names and p.default is p.empty and p.name not in named:
+            if p.name in names and p.default is p.empty and p.name not in {*named, *fields}:
                 each = ", with a value for each row" if p.name in by_row else ""
                 raise TypeError(f"expected {p.name!r} to be given to {self.name!r}{each}, got none")
         return fields, options
 
-    def _field(self, name: str, given: Any, rows: int) -> Tensor:
-        """A field as training reads it."""
+    def _field(self, name: str, given: Any, rows: int) -> Params:
+        """A field as training reads it, with what comes along."""
         learner = self.learner
         reader: Reader = learner._reader()
-        column = as_array(given)
-        if column.ndim == 0 or len(column) != rows:
-            got = "a single value" if column.ndim == 0 else len(column)
+        count = rows_in(given)
+        if count != rows:
+            got = "a single value" if count is None else count
             raise ValueError(f"expected {name!r} to have a value for each of the {rows} rows, got {got}")
+        if name in learner.objective_.fields and learner.objective_.holds(name) not in TARGETS:
+            return reader.field(name, given)
+        if is_ragged(given):
+            raise unequal(name, type(learner.objective_).__name__)
+        return {name: self._plain_field(reader, name, given, rows)}
+
+    def _plain_field(self, reader: Reader, name: str, given: Any, rows: int) -> Tensor:
+        """Labels, environments and numbers."""
+        learner, column = self.learner, as_array(given)
+        if name == "index" and name in learner.objective_.fields:
+            return reader.numbers_of_rows(given)
         spec = learner.training_.spec.get(name)
         labelled = hasattr(learner, "classes_") if name == "y" else name in getattr(learner, "labels_", {})
         if labelled and learner.objective_.holds(name) == "classes":
@@ -227,6 +264,12 @@ class Question:
                 f"expected rows of {name!r} of shape {spec.shape} as when training began, got {tuple(values.shape[1:])}"
             )
         return values.to(spec.dtype)
+
+
+def _first(name: str, values: Tensor) -> int:
+    """The first row with a gap, or shorter than the longest."""
+    odd = ~values.flatten(1).all(1) if name == "observed" else values != values.max()
+    return int(torch.nonzero(odd)[0, 0])
 
 
 def _dtype(column: NDArray[Any], number: torch.dtype) -> torch.dtype:

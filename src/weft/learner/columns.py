@@ -13,17 +13,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from weft.core.objective import Objective
+from weft.learner.ragged import characters, is_ragged
 from weft.sources.arrays import as_array, refuse_masked
 from weft.sources.drawn import TRIED, Drawn, first_seeds, read_items, stacked
 
 if TYPE_CHECKING:
     from weft.learner.answers import Answers
-    from weft.learner.estimator import Learner
 
 __all__ = [
     "Columns",
     "as_tensor",
-    "decoded",
     "names_of_rows",
     "numbered_environments",
     "refuse_targets",
@@ -49,6 +48,8 @@ def take(values: Any, rows: NDArray[np.int64]) -> Any:
         return values.of(rows)
     if hasattr(values, "iloc"):
         return values.iloc[rows]
+    if isinstance(values, list | tuple) and (is_ragged(values) or any(isinstance(row, str) for row in values)):
+        return [values[i] for i in rows]
     return values[torch.as_tensor(rows)] if isinstance(values, Tensor) else np.asarray(values)[rows]
 
 
@@ -101,13 +102,14 @@ def _unlike(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True)
 class Columns:
-    """What `fit` is given, as it is given; further fields by name."""
+    """What `fit` is given, as it is given; further fields by name, and of a table which rows are held out."""
 
     X: Any
     y: Any = None
     environment: Any = None
     sample_weight: Any = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    held: NDArray[np.bool_] | None = None
 
     @property
     def beside(self) -> dict[str, Any]:
@@ -120,20 +122,14 @@ class Columns:
         X, y, environment, weight = (
             take(values, rows) for values in (self.X, self.y, self.environment, self.sample_weight)
         )
-        return Columns(X, y, environment, weight, {name: take(values, rows) for name, values in self.fields.items()})
+        fields = {name: take(values, rows) for name, values in self.fields.items()}
+        return Columns(X, y, environment, weight, fields, take(self.held, rows))
 
-    def classes(self, objective: Objective) -> dict[str, NDArray[Any]]:
-        """The labels of every field that holds classes."""
-        held = {name: value for name, value in {"y": self.y, **self.fields}.items() if value is not None}
-        return {n: np.unique(as_array(v)) for n, v in held.items() if objective.holds(n) == "classes"}
-
-
-def decoded(learner: Learner, name: str, answer: NDArray[Any]) -> NDArray[Any]:
-    """A part's prediction, `kind_predict`, with the labels that `fit` was given as `kind_y`."""
-    labelled = f"{name.removesuffix('predict')}y" if name.endswith("predict") else ""
-    known = getattr(learner, "labels_", {}).get(labelled)
-    labels: NDArray[Any] = answer if known is None else known[answer]
-    return labels
+    def classes(self, objective: Objective) -> dict[str, Any]:
+        """The labels of every field that holds classes, and of one that holds tokens the characters or their number."""
+        held = {name: value for name, value in {"x": self.X, "y": self.y, **self.fields}.items() if value is not None}
+        labels = {n: np.unique(as_array(v)) for n, v in held.items() if objective.holds(n) == "classes"}
+        return labels | {n: characters(v) for n, v in held.items() if objective.holds(n) == "tokens"}
 
 
 def names_of_rows(given: object, rows: int, what: str) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.source import Source
+from weft.learner.ragged import is_ragged
 from weft.learner.reading import as_array
 from weft.learner.training import Phase, Training
 from weft.sources.cast import Cast
@@ -45,6 +46,10 @@ def _parts(values: Any) -> Iterator[bytes]:
     if isinstance(values, str):
         yield values.encode()
         return
+    if isinstance(values, list | tuple) and (is_ragged(values) or any(isinstance(row, str) for row in values)):
+        for row in values:
+            yield digest(row).encode()
+        return
     rows = values if isinstance(values, Tensor) else np.asarray(values)
     yield str(tuple(rows.shape)).encode()
     step = max(1, _BYTES // (8 * max(1, math.prod(rows.shape[1:]))))
@@ -65,7 +70,11 @@ def _bytes(part: Tensor | NDArray[Any]) -> bytes:
 
 def of_columns(**given: Any) -> dict[str, str]:
     """Digests of the whole columns of a fit over tasks, of which each task learns a part."""
-    arrays = {n: as_array(v.double() if isinstance(v, Tensor) else v) for n, v in given.items() if v is not None}
+    arrays = {
+        n: v if is_ragged(v) else as_array(v.double() if isinstance(v, Tensor) else v)
+        for n, v in given.items()
+        if v is not None
+    }
     return {f"{name}{_ALL}": digest(values) for name, values in arrays.items()}
 
 

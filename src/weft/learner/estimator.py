@@ -20,7 +20,7 @@ from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.engine import Diverged
 from weft.engine.loop import History, progress_of
-from weft.learner import digests
+from weft.learner import digests, tabular
 from weft.learner.answers import Answers
 from weft.learner.columns import Columns
 from weft.learner.folder import Folder, alone, save, tidied
@@ -99,6 +99,8 @@ class Learner(Taking, Answers):
         tasks_: the tasks consolidated so far.
         environments_: the environments' names by number, where the objective reads them.
         labels_: the labels by number of each further field that holds classes.
+        recipe_: how the columns of a table became numbers, where X was one that is more than numbers.
+        vocabulary_: the characters by number of each field that holds text.
         n_steps_: updates made.
         training_: the runs themselves, with what distinguishes each replica (see `weft.learner.training.Training`).
 
@@ -236,7 +238,9 @@ class Learner(Taking, Answers):
         """Trains from the start (with `warm_start`, from where the last fit ended).
 
         Args:
-            X: rows (array, DataFrame, tensor), a data set, or a source.
+            X: rows (array, DataFrame, tensor; lists, where the objective reads text or sequences), a data set, or a
+                source. A DataFrame with text, categories, true and false or gaps becomes numbers as on the command
+                line, by a recipe that is learned from the training rows and applied to every later table.
             y: labels or values, where the objective learns them.
             environment: the environment of each row, for strategies that compare environments.
             task: the task of each row; tasks are learned in the order of their first appearance, each
@@ -254,6 +258,7 @@ class Learner(Taking, Answers):
         X, y = unpack(given.X, given.y)
         given = replace(given, X=X, y=y)
         names = names_of_rows(task, len(X), "task")
+        given = tabular.begun(self, given, fresh=fresh, task=names)
         classes = given.classes(self._objective()) if fresh else None
         left = list(names[np.sort(np.unique(names, return_index=True)[1])])
         columns = {} if self.folder is None else digests.of_columns(X=X, **given.beside, task=names)
@@ -335,7 +340,7 @@ class Learner(Taking, Answers):
         """One task (or one pass of it): reads the data, starts or goes on, trains, consolidates."""
         distributed.start(as_device(self.device))
         settings = self.settings()
-        refuse_start(self, settings.objective, again=once and not fresh and not resumed)
+        refuse_start(self, settings.objective, again=once and not fresh and not resumed, task=task)
         reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
         if isinstance(given.X, Source):
             if given.beside:
@@ -344,8 +349,9 @@ class Learner(Taking, Answers):
                 )
             source, validation = match(reader, settings, given.X)
         else:
+            given = given if given.held is not None else tabular.begun(self, given, fresh=fresh)
             data = reader.read(given, classes)
-            source, validation = sources(reader, settings, data)
+            source, validation = sources(reader, settings, data, given.held)
         if fresh:
             self._start(settings, source)
         elif not resumed:
@@ -450,6 +456,7 @@ class Learner(Taking, Answers):
             objective = self._objective()
         except TypeError:
             return tags
+        tags.input_tags.allow_nan = objective.gaps
         if "y" in objective.fields:
             tags.target_tags.required = True
             if objective.targets in ("classes", "multilabel"):

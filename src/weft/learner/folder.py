@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -35,7 +35,7 @@ from weft.core import manifest
 from weft.core.files import alone as alone_in
 from weft.core.files import parsed
 from weft.core.objective import inexact
-from weft.core.source import Field, Spec
+from weft.core.source import Field, Part, Spec
 from weft.core.state import State
 from weft.core.trees import tree_map
 from weft.core.values import Given, Json, Missing, describe, jsonable, rebuild
@@ -48,6 +48,7 @@ from weft.learner.pretrained import noted
 from weft.learner.runs import assemble, records
 from weft.learner.settings import as_device
 from weft.learner.training import Begun, Phase, Run, Training
+from weft.tables.recipe import Recipe
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -61,7 +62,7 @@ _STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", 
 _LATER = ("statistics", "late", "ended", "planned", "source")  # which runs kept by earlier versions do not have
 _BESIDE = ("recipe.json", "risk.json", "risk.png", "tasks.json", "tasks.png", "report.html")
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
-_FITTED = ("classes_", "labels_", "environments_", "n_features_in_", "feature_names_in_", "seeds_")
+_FITTED = ("classes_", "labels_", "environments_", "vocabulary_", "n_features_in_", "feature_names_in_", "seeds_")
 
 
 # --- what was asked for -------------------------------------------------------------------------------
@@ -103,11 +104,12 @@ def _tree(learner: Learner) -> Json:
         "runs": runs,
         "stacked": engine.replicas is not None,
         "kind": {"grouped": engine.grouped, "episodic": engine.episodic},
-        "spec": {n: [list(f.shape), str(f.dtype), f.classes] for n, f in training.spec.items()},
+        "spec": {n: [list(f.shape), str(f.dtype), f.classes, *_parts(f)] for n, f in training.spec.items()},
         "fitted": {
             **{name: getattr(learner, name) for name in _FITTED if hasattr(learner, name)},
             "_replica_settings": training.settings,
             "_drawn": training.drawn,
+            **({"_recipe": learner.recipe_.to_json()} if hasattr(learner, "recipe_") else {}),
             "_phase": {"task": phase.task, "once": phase.once, "runs": begun, "kept": phase.kept},
         },
         "history": list(learner.history_),
@@ -130,7 +132,15 @@ def _arrays(value: Any) -> Any:
 def _spec(kept: dict[str, Any]) -> Spec:
     names = {str(t): t for t in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)}
     names.update({str(t): t for t in (torch.uint8, torch.int16, torch.float16)})
-    return {n: Field(tuple(shape), names[dtype], classes) for n, (shape, dtype, classes) in kept.items()}
+    return {
+        n: Field(tuple(shape), names[dtype], classes, tuple(Part(*part) for part in [*columns, []][0]))
+        for n, (shape, dtype, classes, *columns) in kept.items()
+    }
+
+
+def _parts(field: Field) -> list[list[Any]]:
+    """The columns of a field, if it has any."""
+    return [[list(astuple(part)) for part in field.columns]] if field.columns else []
 
 
 def _restore(engine: Engine, kept: dict[str, Any], device: torch.device) -> State:
@@ -397,6 +407,9 @@ def _loaded(folder: Path, given: dict[str, Any], which: str | None) -> Learner:
     fitted = {name: _arrays(value) for name, value in tree["fitted"].items()}
     told, phase = [_of_today(cls, own) for own in fitted.pop("_replica_settings")], fitted.pop("_phase")
     drawn = fitted.pop("_drawn", 0)  # which runs kept by earlier versions do not have
+    recipe = fitted.pop("_recipe", None)
+    if recipe is not None:
+        learner.recipe_ = Recipe.from_json(recipe)
     for name in _FITTED:
         if name in fitted:
             setattr(learner, name, fitted[name])

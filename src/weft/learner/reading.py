@@ -1,7 +1,8 @@
 """Reading: the arguments of `fit` and `predict`, checked and turned into tensors.
 
 A `Reader` is given the Learner, as scikit-learn's `validate_data` is: what the data itself tells (`n_features_in_`,
-`feature_names_in_`, `classes_`, `environments_`) is kept there when training starts, and compared with afterwards.
+`feature_names_in_`, `classes_`, `environments_`, `vocabulary_`) is kept there when training starts, and compared with
+afterwards.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from weft.core.configured import closest
-from weft.core.objective import Objective
+from weft.core.objective import RAGGED, TARGETS, Objective
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, Spec
 from weft.engine.build import build
 from weft.learner.columns import Columns, as_tensor, names_of_rows, refuse_targets, take, unpack
-from weft.sources.arrays import Arrays, as_array, refuse_masked
+from weft.learner.ragged import is_ragged, read_typed, refuse_other_shape, rows_in, unequal
+from weft.learner.tabular import encoded, is_table
+from weft.learner.weighing import weights
+from weft.sources.arrays import Arrays, as_array
 from weft.sources.drawn import Drawn
 
 if TYPE_CHECKING:
@@ -33,7 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Reader", "as_array", "as_tensor", "names_of_rows", "take", "unpack"]
 
-_TAKEN = {*signature(Arrays).parameters, "X", "drawn", "group", "row", "sample_weight", "task"} - {"x", "y"}
+_TAKEN = {*signature(Arrays).parameters, "X", "drawn", "group", "index", "observed", "row", "sample_weight", "task"}
+_TAKEN -= {"x", "y"}
 COLUMNS = "give every task the same columns (0 in those that it lacks), or fit anew"
 
 
@@ -53,10 +58,14 @@ class Reader:
         objective: says which fields there are.
         dtype: of numbers.
         spec: what a row was when training began; None where it begins now.
+        asked: whether the rows are asked about, or held out, and not learned from.
     """
 
-    def __init__(self, learner: Learner, objective: Objective, dtype: torch.dtype, spec: Spec | None) -> None:
-        self.learner, self.objective, self.dtype, self.spec = learner, objective, dtype, spec
+    def __init__(
+        self, learner: Learner, objective: Objective, dtype: torch.dtype, spec: Spec | None, *, asked: bool = False
+    ) -> None:
+        self.learner, self.objective, self.dtype, self.spec, self.asked = learner, objective, dtype, spec, asked
+        self.tokens: dict[str, int] = {}
 
     @property
     def first(self) -> bool:
@@ -70,36 +79,36 @@ class Reader:
         listed = dict(classes) if isinstance(classes, Mapping) else {"y": classes}
         self._refuse_fields(columns.fields)
         if self.first:
-            self.learner.__dict__.pop("labels_", None)
+            for kept in ("labels_", "vocabulary_"):
+                self.learner.__dict__.pop(kept, None)
         supervised = "y" in self.objective.fields
         if y is None and supervised:
             raise ValueError(
                 f"This {type(self.learner).__name__} estimator requires y to be passed, but the target y is None; call "
                 "fit(X, y)"
             )
-        data: dict[str, Any] = {"x": self.inputs(X)}
+        data: dict[str, Any] = self.inputs(X, listed.get("x"))
         if isinstance(X, Drawn):
             data["drawn"] = X
-        rows = len(data["x"])
-        if supervised:
-            self._same_rows("y", y, rows)
-            if self.objective.targets == "classes":
-                data["y"] = self.labels(y, listed.get("y"))
-                data["classes"] = len(self.learner.classes_)
-            else:
-                data["y"] = self.targets(y)
-        for name, values in columns.fields.items():
+        rows, numbered = len(data["x"]), {}
+        for name, values in (({"y": y} if supervised else {}) | dict(columns.fields)).items():
             self._same_rows(name, values, rows)
-            if self.objective.holds(name) == "classes":
-                data[name] = self.labels(values, listed.get(name), name)
-                known = {"y": data["classes"]} if isinstance(data.get("classes"), int) else data.get("classes", {})
-                data["classes"] = {**known, name: len(self._further_labels(name))}
-            else:
-                data[name] = self.targets(values, name)
-        if self.first and not isinstance(X, Tensor | Drawn) and not data["x"].is_floating_point():
+            data |= self.field(name, values, listed.get(name))
+        if "index" in self.objective.fields:
+            data["index"] = self._index(rows, columns.fields.get("index"))
+            numbered["index"] = rows if self.spec is None else self.spec["index"].classes
+        for name in self.objective.fields:
+            if name in data and name != "index" and self.objective.holds(name) in ("classes", "tokens"):
+                numbered[name] = self._count(name)
+        data["classes"] = {name: count for name, count in numbered.items() if count is not None} or None
+        recipe = getattr(self.learner, "recipe_", None)
+        if recipe is not None:
+            data["columns"] = recipe.parts
+        whole = self.objective.columns == "values" or self.objective.holds("x") not in TARGETS
+        if self.first and not (whole or isinstance(X, Tensor | Drawn) or data["x"].is_floating_point()):
             asked = data if environment is None else {**data, "environment": as_array(environment)}
             data["x"] = data["x"] if self._takes_integers(asked) else data["x"].to(self.dtype)
-        weight = self._weights(data, sample_weight)
+        weight = weights(self.learner, self.objective, data, sample_weight, self.dtype)
         if weight is not None:
             data["weight"] = weight
         if environment is not None:
@@ -111,11 +120,45 @@ class Reader:
     @property
     def further(self) -> list[str]:
         """The fields that are given by name."""
-        return [name for name in self.objective.fields[1:] if name not in ("y", "environment")]
+        return [name for name in self.objective.fields[1:] if name not in ("y", "environment", "index")]
+
+    def _index(self, rows: int, given: Any) -> Tensor:
+        """Each row's number in the training data."""
+        known = None if self.spec is None else self.spec["index"].classes
+        if self.asked:
+            if given is None:
+                raise ValueError(
+                    f"expected rows with their number in the training data, which {type(self.objective).__name__} "
+                    "reads, got others; those that were not learned from have none, of those that were give index=..."
+                )
+            return self.numbers_of_rows(given)
+        if known is not None and known != rows:
+            raise ValueError(
+                f"expected the {known} rows that training began with, which {type(self.objective).__name__} numbers, "
+                f"got {rows}; fit anew"
+            )
+        return torch.arange(rows)
+
+    def numbers_of_rows(self, given: Any) -> Tensor:
+        """The field `index` of rows that are asked about."""
+        known = 0 if self.spec is None else self.spec["index"].classes or 0
+        array = as_array(given)
+        if array.dtype.kind not in "iu" or array.ndim != 1 or array.min(initial=0) < 0 or array.max(initial=0) >= known:
+            raise ValueError(f"expected index to number rows of the training data, 0..{known - 1}, got {given!r}")
+        return torch.as_tensor(array.astype(np.int64))
+
+    def _count(self, name: str) -> int | None:
+        """How many classes, or tokens, a field numbers."""
+        if self.objective.holds(name) == "tokens":
+            return self.tokens[name]
+        labels = self.learner.classes_ if name == "y" else self._further_labels(name)
+        return len(labels)
 
     def _refuse_fields(self, given: Mapping[str, Any]) -> None:
         whose = type(self.objective).__name__
         for name in given:
+            if name == "index" and "index" in self.objective.fields and self.asked:
+                continue
             if name not in self.further:
                 known = [*self.further, "environment", "task", "sample_weight"]
                 raise TypeError(f"{closest(name, known, 'a field by name')}; {whose} reads {self.objective.fields}")
@@ -132,38 +175,127 @@ class Reader:
             )
 
     def _same_rows(self, name: str, values: Any, rows: int) -> None:
-        column = as_array(values)
-        if column.ndim == 0 or len(column) != rows:
+        if is_ragged(values) and self.objective.holds(name) not in RAGGED:
+            raise unequal(name, type(self.objective).__name__)
+        count = rows_in(values)
+        if count != rows:
             raise ValueError(
                 f"Found input variables with inconsistent numbers of samples: expected {name} to have {rows} rows as X "
-                f"has, got {'a single value' if column.ndim == 0 else len(column)}"
+                f"has, got {'a single value' if count is None else count}"
             )
 
     # --- one field at a time ----------------------------------------------------------------------------
 
-    def inputs(self, X: Any) -> Tensor:
-        """Rows, finite and in the learner's dtype."""
+    def field(self, name: str, values: Any, classes: Any = None) -> dict[str, Tensor]:
+        """A field by what it holds, with what comes along."""
+        kind = self.objective.holds(name)
+        if kind in TARGETS:
+            return {name: self.labels(values, classes, name) if kind == "classes" else self.targets(values, name)}
+        known, learner = None if self.spec is None else self.spec.get(name), self.learner
+        if isinstance(classes, Integral | None):
+            count, characters_ = None if classes is None else int(classes), None
+        else:
+            characters_ = sorted(set(classes))
+            count = len(characters_)
+        if known is not None:
+            before = known.classes, getattr(learner, "vocabulary_", {}).get(name)
+            if classes is not None and (count, characters_) != before:
+                raise ValueError(
+                    f"expected the tokens of {name} that training began with, {before[1] or before[0]}, got "
+                    f"{characters_ or count}; name all of them at the first partial_fit"
+                )
+            count, characters_ = before
+        gaps = self.objective.gaps and name == "x"
+        typed = read_typed(
+            kind,
+            name,
+            values,
+            self.dtype,
+            width=1 if known is None or kind not in RAGGED else known.shape[0],
+            classes=count,
+            vocabulary=characters_,
+            gaps=gaps,
+        )
+        if known is not None:
+            refuse_other_shape(kind, name, typed.values, known.shape)
+        if typed.vocabulary is not None and known is None:
+            learner.vocabulary_ = {**getattr(learner, "vocabulary_", {}), name: typed.vocabulary}
+        if typed.classes is not None:
+            self.tokens[name] = typed.classes
+        found = typed.fields(name)
+        if gaps:
+            inside = torch.ones_like(typed.values, dtype=torch.bool)
+            if typed.length is not None:
+                inside &= (torch.arange(inside.shape[1]) < typed.length[:, None]).reshape(
+                    *inside.shape[:2], *[1] * (inside.dim() - 2)
+                )
+            found["observed"] = inside & ~torch.isnan(typed.values)
+            found[name] = torch.nan_to_num(typed.values, nan=0.0)
+        return found
+
+    def inputs(self, X: Any, classes: Any = None) -> dict[str, Tensor]:
+        """Rows in the learner's dtype, and what comes along with them: `observed`, `x_length`."""
         X, _ = unpack(X, None)
+        recipe = getattr(self.learner, "recipe_", None)
+        if recipe is not None:
+            rows, observed = encoded(recipe, X, self.dtype, quiet=self.first)
+            return {"x": rows, **({"observed": observed} if self.objective.gaps else {})}
+        if self.objective.columns == "values" and is_table(X):
+            raise ValueError(
+                "expected an array, as training began with, got a DataFrame, whose columns would be standardized; give "
+                "X.to_numpy(), or fit anew with a DataFrame"
+            )
+        if self.objective.holds("x") not in TARGETS:
+            first = X.x if isinstance(X, Drawn) else X
+            found = self.field("x", first, classes)
+            if isinstance(X, Drawn) and not torch.equal(found["x"].to(X.x), X.x):
+                raise ValueError(
+                    "expected a data set that draws to give floats, channels first, got others, which would be read "
+                    "anew as they are; let its transform make them so"
+                )
+            return found
+        if is_ragged(X):
+            raise unequal("X", type(self.objective).__name__)
+        rows = self._plain(X)
+        if not self.objective.gaps:
+            self._finite("X", rows)
+            self._expect("X", rows)
+            return {"x": rows}
+        rows = rows.to(self.dtype)  # whole numbers too, for later ones may have gaps
+        observed = ~torch.isnan(rows)
+        rows = torch.nan_to_num(rows, nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+        self._finite("X", rows)
+        self._expect("X", rows)
+        empty = torch.nonzero(~observed.flatten(1).any(0))
+        if self.first and len(empty):
+            raise ValueError(
+                f"expected some value in every column of X, got none in column {int(empty[0, 0])}; leave it out"
+            )
+        return {"x": rows, "observed": observed}
+
+    def _plain(self, X: Any) -> Tensor:
+        """Numbers as they are given."""
         X = X.x if isinstance(X, Drawn) else X
         if isinstance(X, Tensor):
             self._check_tensor(X)
-            rows = as_tensor(X, self.dtype)
-        else:
-            try:
-                array = validate_data(
-                    self.learner, X, reset=self.first, allow_nd=True, dtype="numeric", ensure_all_finite=False
-                )
-            except (TypeError, ValueError) as error:
-                if "features, but" in str(error):
-                    raise ValueError(f"{str(error).rstrip('.')}; {COLUMNS}") from error
-                if "string" not in str(error):
-                    raise
-                hint = "expected numbers in X: encode text columns, for example with sklearn's OrdinalEncoder"
-                raise type(error)(f"{error}; {hint}") from error
-            rows = self._numbers(array)
-        self._finite("X", rows)
-        self._expect("X", rows)
-        return rows
+            return as_tensor(X, self.dtype)
+        try:
+            array = validate_data(
+                self.learner, X, reset=self.first, allow_nd=True, dtype="numeric", ensure_all_finite=False
+            )
+        except (TypeError, ValueError) as error:
+            if "features, but" in str(error):
+                raise ValueError(f"{str(error).rstrip('.')}; {COLUMNS}") from error
+            texts = isinstance(X, list | tuple) and bool(X) and all(isinstance(row, str) for row in X)
+            if "string" not in str(error) and not texts:
+                raise
+            hint = "expected numbers in X: encode text columns, for example with sklearn's OrdinalEncoder"
+            if is_table(X):
+                hint = "expected numbers in X, as fit was given, got a table with others; fit anew with such a table"
+            if texts:
+                hint = "expected numbers in X: an objective that reads text says so, kinds = {'x': 'tokens'}"
+            raise type(error)(f"{error}; {hint}") from error
+        return self._numbers(array)
 
     def _numbers(self, array: NDArray[Any]) -> Tensor:
         """Integers as such, unless training has begun with others; anything else in the learner's dtype."""
@@ -178,9 +310,9 @@ class Reader:
 
     def _takes_integers(self, data: dict[str, Any]) -> bool:
         """Whether the objective reads integers as they are (token numbers): two rows are run through it."""
-        rows: dict[str, Any] = {name: data[name][:2] for name in ("x", "y", *self.further) if name in data}
+        rows: dict[str, Any] = {name: values[:2] for name, values in data.items() if isinstance(values, Tensor)}
         classes = data.get("classes")
-        number = dict(classes) if isinstance(classes, Mapping) else {"y": classes}
+        number = dict(classes or {})
         if "environment" in data:
             names, codes = np.unique(data["environment"], return_inverse=True)
             rows["environment"], number["environment"] = torch.as_tensor(codes[:2]), len(names)
@@ -309,46 +441,6 @@ class Reader:
         self._expect(name, values)
         refuse_targets(self.objective.holds(name), values, name)
         return values
-
-    def _weights(self, data: dict[str, Any], sample_weight: Any) -> Tensor | None:
-        """The product of the examples' weights and of their classes' weights."""
-        total: NDArray[np.float64] | None = None
-        if sample_weight is not None:
-            refuse_masked(sample_weight)
-            given = as_array(sample_weight) if isinstance(sample_weight, Tensor) else sample_weight
-            total = _check_sample_weight(given, np.empty(len(data["x"])), dtype=np.float64, ensure_non_negative=True)
-            if not total.sum() > 0:
-                raise ValueError(
-                    "expected some sample_weight to be positive, got none; drop the argument for equal weights"
-                )
-        class_weight = self.objective.class_weight
-        if class_weight is not None and self.objective.targets == "classes":
-            own = self._class_weights(class_weight, data["y"].numpy(), total)
-            total = own if total is None else total * own
-        return None if total is None else torch.as_tensor(total).to(self.dtype)
-
-    def _class_weights(
-        self, given: Any, numbers: NDArray[np.int64], weight: NDArray[np.float64] | None
-    ) -> NDArray[np.float64]:
-        """Each example's class weight; `balanced` is inverse to the classes' total weights in this data."""
-        known = self.learner.classes_.tolist()
-        if isinstance(given, str):
-            if given != "balanced":
-                raise ValueError(f"expected class_weight to be weights by label, 'balanced' or None, got {given!r}")
-            mass = np.bincount(numbers, weights=weight, minlength=len(known)).astype(np.float64)
-            table = mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1.0))
-        elif isinstance(given, dict):
-            unknown = [label for label in given if label not in known]
-            if unknown:
-                raise ValueError(f"expected class_weight to weigh labels among {known}, got also {unknown}")
-            table = np.array([given.get(label, 1.0) for label in known], dtype=np.float64)
-        else:
-            table = np.asarray(given, dtype=np.float64)
-            if table.shape != (len(known),):
-                raise ValueError(f"expected {len(known)} class weights, one per class, got shape {table.shape}")
-        if not (np.isfinite(table).all() and (table >= 0).all()):
-            raise ValueError(f"expected finite class weights >= 0, got {table.tolist()}")
-        return table[numbers]
 
     def _same_environments(self, names: NDArray[Any]) -> None:
         """Keeps the environments when training starts, where the objective numbers them; raises where others come."""

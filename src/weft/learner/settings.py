@@ -336,8 +336,10 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
         raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
 
 
-def refuse_start(learner: Learner, objective: Objective, *, again: bool) -> None:
+def refuse_start(learner: Learner, objective: Objective, *, again: bool, task: Any) -> None:
     """Raises for what keeps a learner from training, though it may answer: `again` is a pass after others."""
+    if task is not None and "index" in objective.fields:
+        raise ValueError(f"expected no tasks for {type(objective).__name__}, which numbers the rows, got some")
     if learner.keep is not None and learner.folder is None:
         raise ValueError(f"expected a folder beside keep={learner.keep}, got none; give folder=..., or leave keep out")
     if len(learner.metrics) and learner.validation is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -22,8 +23,10 @@ from weft.sources.drawn import DrawnAnew
 __all__ = ["match", "sources"]
 
 
-def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[Source, Source | None]:
-    """The training source and, where wanted, the validation source."""
+def sources(
+    reader: Reader, settings: Settings, data: dict[str, Any], told: NDArray[np.bool_] | None = None
+) -> tuple[Source, Source | None]:
+    """The training source and, where wanted, the validation source; of a table the rows held out are `told`."""
     strategy, objective = settings.strategy, settings.objective
     grouped = strategy.sight.grouped
     environment = data.pop("environment", None)
@@ -48,9 +51,16 @@ def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[S
             f"{type(objective).__name__} reads the environment of each row, got none; call fit(X, y, environment=...)"
         )
     held = _validation(settings)
-    share = held if isinstance(held, float) else 0.0
+    if held is not None and "index" in objective.fields:
+        raise ValueError(
+            f"expected validation=None for {type(objective).__name__}, which has something of its own for each row of "
+            "training, got rows that are held out; measure others by what it offers for them"
+        )
+    share: float | NDArray[np.bool_] = held if isinstance(held, float) else 0.0
+    if told is not None and isinstance(held, float):
+        share = told
     labelled = objective.targets == "classes" and "y" in data and data["y"].dim() == 1
-    strata = data["y"].numpy() if labelled and not grouped and share else None
+    strata = data["y"].numpy() if labelled and not grouped and isinstance(share, float) and share else None
     size = None if settings.batch_size is None else settings.batch_size * settings.accumulate
     data = _moved(data, settings.device)
     common = {"holdout": share, "strata": strata, "environment": environment, "grouped": grouped}
@@ -64,7 +74,8 @@ def sources(reader: Reader, settings: Settings, data: dict[str, Any]) -> tuple[S
     if isinstance(held, float):
         return source, Arrays(**data, **{**common, "grouped": False}, part="validation")
     if isinstance(held, tuple):
-        later = Reader(reader.learner, objective, settings.dtype, source.spec)  # what training began with is known now
+        # What training began with is known now.
+        later = Reader(reader.learner, objective, settings.dtype, source.spec, asked=True)
         rows = _moved(later.read(Columns(held[0], held[1], fields=dict(*held[2:]))), settings.device)
         rows.pop("drawn", None)
         return source, Arrays(**rows)
@@ -139,6 +150,12 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
             f"expected batches with {first!r}, which {type(objective).__name__} reads, got {name} with "
             f"{sorted(source.spec)}; choose an objective for what this source gives"
         )
+    for field in objective.companions:
+        if field not in source.spec:
+            raise ValueError(
+                f"expected batches with {field!r}, which comes along with what {type(objective).__name__} reads, got "
+                f"{name} with {sorted(source.spec)}; give the source that field, or call fit with arrays or lists"
+            )
     if source.acts and not objective.declares("on_policy"):
         raise TypeError(
             f"expected {type(objective).__name__}, whose batches its own actions draw, to say whether on_policy is "
@@ -157,7 +174,8 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
     rows, target = source.spec[first], source.spec.get("y")
     declared = None if target is None else target.classes
     if reader.spec is None:
-        reader.learner.__dict__.pop("labels_", None)
+        for kept in ("labels_", "vocabulary_", "recipe_"):
+            reader.learner.__dict__.pop(kept, None)
         if rows.shape:
             reader.learner.n_features_in_ = rows.shape[0]
         if objective.targets == "classes" and declared is not None:

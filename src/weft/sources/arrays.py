@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.core.legal import Choice, Flag, Legal, Number, Such, Whole, check
 from weft.core.random import bits, fold, key_of
-from weft.core.source import Batch, Field, Source
+from weft.core.source import Batch, Field, Part, Source
 from weft.core.state import State
 
 __all__ = ["CLASSES", "Arrays", "as_array", "numbered_by", "refuse_masked"]
@@ -45,6 +45,7 @@ CLASSES = (
     )
     | None
 )
+_MASK = Such("True for each row that is held out", lambda given: getattr(given, "dtype", None) in (bool, torch.bool))
 _EACH = Such("an array or list with one value for each row", _one_each) | None
 
 
@@ -63,10 +64,12 @@ class Arrays(Source):
         grouped: whether environments are stacked on a leading axis.
         with_environment: whether batches carry each row's environment, numbered in the order of
             `environments`, as the field `environment`, for objectives that read it.
-        holdout: the share of each stratum kept out for validation, chosen by the run's seed.
+        holdout: the share of each stratum kept out for validation, chosen by the run's seed; or True for each row that
+            is kept out, whatever the seed.
         part: `train` or `validation`, the part of the rows that this source gives.
         strata: the stratum of each row for the hold-out; default: the environment.
         classes: how many classes `y` numbers; or such numbers by field, where others number classes too.
+        columns: which entries of `x` are which column of a table, where it was one.
 
     Example:
         >>> import torch
@@ -85,10 +88,11 @@ class Arrays(Source):
         "batch_size": Whole(1) | None,
         "grouped": Flag(),
         "with_environment": Flag(),
-        "holdout": Number(0, 1, "[)"),
+        "holdout": Number(0, 1, "[)") | _MASK,
         "part": Choice("train", "validation"),
         "strata": _EACH,
         "classes": CLASSES,
+        "columns": Such("the parts of a row, in order", lambda given: isinstance(given, tuple)),
         "fields": Such("fields by name, rows of numbers", lambda given: isinstance(given, dict), _all_rows),
     }
 
@@ -102,10 +106,11 @@ class Arrays(Source):
         batch_size: int | None = None,
         grouped: bool = False,
         with_environment: bool = False,
-        holdout: float = 0.0,
+        holdout: float | NDArray[np.bool_] | Tensor = 0.0,
         part: str = "train",
         strata: Any = None,
         classes: int | Mapping[str, int] | None = None,
+        columns: tuple[Part, ...] = (),
         **fields: Tensor,
     ) -> None:
         check(Arrays, locals())
@@ -122,7 +127,12 @@ class Arrays(Source):
         if self.rows == 0:
             raise ValueError("expected at least one row, got none; check the filter that made this data")
         device = next(iter(self.fields.values())).device
-        self.grouped, self.batch_size, self.holdout, self.part = grouped, batch_size, holdout, part
+        self.grouped, self.batch_size, self.part = grouped, batch_size, part
+        told = None if isinstance(holdout, float | int) else torch.as_tensor(holdout, device=device)
+        if told is not None and told.shape != (self.rows,):
+            raise ValueError(f"expected holdout to say of {self.rows} rows whether each is held out, got {told.shape}")
+        self._told = told
+        self.holdout: float = holdout if isinstance(holdout, float | int) else 0.0
         self.environments: np.ndarray[Any, Any] = np.zeros(1)
         self._group = torch.zeros(self.rows, dtype=torch.int64, device=device)
         if environment is not None:
@@ -133,7 +143,10 @@ class Arrays(Source):
         layers = self._group if strata is None else torch.as_tensor(np.unique(as_array(strata), return_inverse=True)[1])
         self._strata = layers.reshape(-1).to(device)
         numbered = numbered_by(classes, self.fields)
-        self.spec = {name: Field(tuple(t.shape[1:]), t.dtype, numbered.get(name)) for name, t in self.fields.items()}
+        self.spec = {
+            name: Field(tuple(t.shape[1:]), t.dtype, numbered.get(name), columns if name == "x" else ())
+            for name, t in self.fields.items()
+        }
         if with_environment:
             if environment is None:
                 raise ValueError("expected environment=... where batches are to carry it, got none")
@@ -163,7 +176,7 @@ class Arrays(Source):
         return held
 
     def _count(self) -> int:
-        held = int(self._held().sum())
+        held = int((self._held() if self._told is None else self._told).sum())
         return held if self.part == "validation" else self.rows - held
 
     def _sizes(self) -> Tensor:
@@ -173,6 +186,9 @@ class Arrays(Source):
 
     def _chosen(self, key: Tensor) -> Tensor:
         """Row numbers of this part, ascending: (..., m) for keys of shape (...)."""
+        if self._told is not None:
+            chosen = torch.nonzero(self._told if self.part == "validation" else ~self._told)[:, 0]
+            return chosen.expand(*key.shape, len(chosen))
         if self.holdout == 0.0:
             every = torch.arange(self.rows, device=key.device)
             return every.expand(*key.shape, self.rows)
@@ -255,6 +271,8 @@ class Arrays(Source):
     def contents(self) -> dict[str, Any]:
         """Its fields, the environment of each row, and what is held out."""
         held = {"holdout": f"{self.holdout} {self.part}", "strata": self._strata} if self.holdout else {}
+        if self._told is not None:
+            held = {"holdout": self._told if self.part == "validation" else ~self._told}
         groups = {"environment": self.environments[self._group.cpu().numpy()]} if len(self.environments) > 1 else {}
         return {**self.fields, **groups, **held}
 
@@ -267,6 +285,7 @@ class Arrays(Source):
         """Moves the arrays to a device."""
         self.fields = {name: t.to(device) for name, t in self.fields.items()}
         self._group, self._strata = self._group.to(device), self._strata.to(device)
+        self._told = None if self._told is None else self._told.to(device)
         self.group_sizes = self.group_sizes.to(device)
         return self
 

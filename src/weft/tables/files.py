@@ -66,6 +66,7 @@ class Columns:
         typed: whether the file says what kind each column is (Parquet, NPZ); a CSV file does not.
         rows: how many rows there are.
         notes: what was left out on reading.
+        dtypes: what the columns of a DataFrame are, by name; empty for a file.
     """
 
     path: Path
@@ -75,13 +76,20 @@ class Columns:
     typed: bool
     rows: int
     notes: list[str] = field(default_factory=list)
+    dtypes: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: pd.DataFrame | dict[str, ArrayLike], name: str) -> Columns:
         """The columns of a pandas DataFrame or of a dictionary of arrays, under a name in place of a path."""
         import pyarrow as pa
 
-        frame = pa.table(table) if isinstance(table, dict) else pa.Table.from_pandas(table, preserve_index=False)
+        try:
+            frame = pa.table(table) if isinstance(table, dict) else pa.Table.from_pandas(table, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            told = "; ".join(str(part) for part in reversed(error.args))
+            raise ValueError(
+                f"expected columns of one kind each in {shown(name)}, got a mixture: {told}; mend or leave out that one"
+            ) from error
         if not frame.num_rows:
             raise ValueError(f"expected rows of data in {shown(name)}, got none")
         sink = pa.BufferOutputStream()
@@ -89,12 +97,22 @@ class Columns:
             writer.write_table(frame.combine_chunks())
         data = sink.getvalue().to_pybytes()
         columns = {str(n): column.combine_chunks() for n, column in zip(frame.column_names, frame.columns, strict=True)}
-        return cls(Path(name), len(data), hashlib.sha256(data).hexdigest(), columns, True, frame.num_rows)
+        dtypes = {} if isinstance(table, dict) else {str(n): _dtype(kind) for n, kind in table.dtypes.items()}
+        digest = hashlib.sha256(data).hexdigest()
+        return cls(Path(name), len(data), digest, columns, True, frame.num_rows, dtypes=dtypes)
 
     def __getitem__(self, name: str) -> pa.Array:
         if name not in self.data:
             raise unknown(name, list(self.data))
         return self.data[name]
+
+
+def _dtype(kind: object) -> str:
+    """What a column of a DataFrame is, in words that bring it back."""
+    categories = getattr(kind, "categories", None)
+    if categories is None:
+        return str(kind)
+    return f"category[{categories.dtype}{' ordered' if getattr(kind, 'ordered', False) else ''}]"
 
 
 def read_columns(path: str | Path, *, encoding: str = "utf-8") -> Columns:

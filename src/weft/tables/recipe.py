@@ -7,6 +7,7 @@ encoding to any later table. It is plain JSON. What comes out of a column:
     true/false   1 or 0; missing values as above
     text         one column per category (a missing value is a category of its own)
 
+What models the columns themselves has them as `values`, one entry each, see `weft.tables.column`.
 Columns without any variation are left out. Dates, identifiers and free text are refused with the
 column's name, since any silent encoding of them would be a guess.
 """
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.configured import shown
+from weft.core.source import Part
 from weft.tables.column import Column
 from weft.tables.files import Columns, some, unknown
 from weft.tables.kinds import KINDS, kind_of, names_in
@@ -32,6 +34,8 @@ from weft.tables.split import split
 from weft.tables.target import Target
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from weft.core.values import Json
 
 __all__ = ["Recipe", "Table"]
@@ -51,6 +55,7 @@ class Table:
         environment, task: of each row, or None.
         held: which rows the recipe holds out for validation, where the table is the one it was learned from.
         unseen: by column, how many rows had a category that the recipe does not know (all zeros in X).
+        recipe: by which X is put back, where it is of `values`.
     """
 
     X: NDArray[np.float64]
@@ -60,6 +65,11 @@ class Table:
     task: NDArray[np.str_] | None = None
     held: NDArray[np.bool_] | None = None
     unseen: dict[str, int] = field(default_factory=dict)
+    recipe: Recipe | None = None
+
+    def given(self, rows: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float64] | pd.DataFrame:
+        """Some rows as a Learner takes them: arrays of features, or of `values` a DataFrame, whose kinds it reads."""
+        return self.X[rows] if self.recipe is None else self.recipe.decode(self.X[rows])
 
     @property
     def training(self) -> NDArray[np.bool_]:
@@ -73,10 +83,10 @@ class Table:
         return ("held-out", held) if held.any() else ("training", ~held)
 
     @property
-    def held_out(self) -> tuple[NDArray[np.float64], NDArray[np.generic] | None] | None:
+    def held_out(self) -> tuple[NDArray[np.float64] | pd.DataFrame, NDArray[np.generic] | None] | None:
         """X and y of the rows held out, as a Learner's `validation` takes them; None where there are none."""
         part, rows = self.measured
-        return None if part == "training" else (self.X[rows], None if self.y is None else self.y[rows])
+        return None if part == "training" else (self.given(rows), None if self.y is None else self.y[rows])
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,8 @@ class Recipe:
         left_out: columns that are not used, and why.
         validation: the share of the rows held out; the encoding is learned from the others.
         seed: which rows are held out.
+        encoding: `features`, or `values` for one entry for each column, which `decode` puts back.
+        gaps: whether what is missing stays missing, as NaN.
 
     Example:
         >>> import tempfile, pathlib
@@ -109,6 +121,8 @@ class Recipe:
     left_out: dict[str, str] = field(default_factory=dict)
     validation: float = 0.0
     seed: int = 0
+    encoding: str = "features"
+    gaps: bool = False
 
     @classmethod
     def learn(
@@ -123,6 +137,8 @@ class Recipe:
         validation: float = 0.0,
         seed: int = 0,
         training: NDArray[np.bool_] | None = None,
+        encoding: str = "features",
+        gaps: bool = False,
     ) -> Recipe:
         """Looks at the columns and learns how to encode them.
 
@@ -136,6 +152,7 @@ class Recipe:
             validation: a share of the rows to hold out; nothing is learned from them.
             seed: which rows are held out.
             training: the rows to learn the encoding from, True or False for each, in place of a share.
+            encoding, gaps: see the attributes.
         """
         roles = {"target": target, "environment": environment, "task": task}
         for role, name in roles.items():
@@ -164,25 +181,51 @@ class Recipe:
             if kind_seen not in KINDS:
                 refused[name] = kind_seen
                 continue
-            encoding = Column.learn(name, column, kind_seen, rows)
-            if encoding.features:
-                used.append(encoding)
+            was, single = columns.dtypes.get(name, ""), encoding == "values"
+            learned = Column.learn(name, column, kind_seen, rows, single=single, gaps=gaps, dtype=was)
+            if learned.features:
+                used.append(learned)
             else:
                 left_out[name] = "does not vary"
         if refused:
             told = "; ".join(f"{shown(name)} has {why}" for name, why in list(refused.items())[:5])
             options = " ".join(f"--drop {shlex.quote(name)}" for name in list(refused)[:5])
+            if columns.dtypes:
+                options = f"X.drop(columns={list(refused)[:5]!r})"
             more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
             raise ValueError(
                 f"expected columns of numbers, categories or true/false, got others: {told}{more}; leave them out with "
-                f"{options}, or mend the file"
+                f"{options}, or mend the {'table' if columns.dtypes else 'file'}"
             )
         if not used:
             raise ValueError(
                 f"expected columns to learn from in {columns.path}, got none beside the target that varies; columns: "
                 f"{some(list(columns.data))}"
             )
-        return cls(tuple(used), goal, environment, task, left_out, validation, seed)
+        return cls(tuple(used), goal, environment, task, left_out, validation, seed, encoding, gaps)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Which entries of a row belong to which column."""
+        return tuple(part for column in self.columns for part in column.parts)
+
+    def decode(self, X: NDArray[np.generic], index: pd.Index | None = None) -> pd.DataFrame:
+        """Rows of `values` as a DataFrame, with the columns that were learned from, in their units and categories."""
+        import pandas as pd
+
+        if self.encoding != "values" or X.shape[1:] != (len(self.columns),):
+            raise ValueError(
+                f"expected rows of {len(self.columns)} values, one for each column, got shape {X.shape} and a recipe "
+                f"of {self.encoding}"
+            )
+        frame = pd.DataFrame({column.name: column.decode(X[:, i]) for i, column in enumerate(self.columns)})
+        return frame if index is None else frame.set_axis(index)
+
+    def log_scale(self, observed: NDArray[np.bool_] | None, rows: int) -> NDArray[np.float64]:
+        """What a log-density of `values` lacks to be one in the table's units: the sum of -log std over the numbers
+        that each row has."""
+        each = np.array([-math.log(c.std) if c.kind == "number" else 0.0 for c in self.columns])
+        return np.full(rows, each.sum()) if observed is None else np.asarray(observed, dtype=np.float64) @ each
 
     def _roles(
         self, columns: Columns
@@ -219,7 +262,8 @@ class Recipe:
         if unseen and not quiet:
             told = ", ".join(f"{shown(name)} in {count} rows" for name, count in list(unseen.items())[:8])
             warnings.warn(f"categories that training has not seen, encoded as none of them: {told}", stacklevel=2)
-        table = Table(np.concatenate(parts, axis=1), names, unseen=unseen)
+        whole = self if self.encoding == "values" else None
+        table = Table(np.concatenate(parts, axis=1), names, unseen=unseen, recipe=whole)
         if labelled:
             table.y, table.environment, table.task, table.held = self._roles(columns)
         return table
@@ -235,6 +279,8 @@ class Recipe:
             "left_out": self.left_out,
             "validation": self.validation,
             "seed": self.seed,
+            **({} if self.encoding == "features" else {"encoding": self.encoding}),
+            **({"gaps": True} if self.gaps else {}),
         }
 
     @classmethod
@@ -247,15 +293,16 @@ class Recipe:
                 f"expected a recipe of format {FORMAT}, got {shown(plain['format'])}; use that version of weft"
             )
         try:
-            columns = tuple(_checked(Column, entry, KINDS) for entry in plain["columns"])
+            columns = tuple(_checked(Column, entry, (*KINDS, "count")) for entry in plain["columns"])
             target = None if plain["target"] is None else _checked(Target, plain["target"], ("classes", "values"))
             environment, task, left_out = plain["environment"], plain["task"], dict(plain["left_out"])
             validation, seed = float(plain["validation"]), int(plain["seed"])
+            encoding, gaps = str(plain.get("encoding", "features")), bool(plain.get("gaps", False))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"expected weft's recipe of a table, got a damaged one: {error}; fit anew") from error
         if not columns or any(not isinstance(name, str | None) for name in (environment, task)):
             raise ValueError("expected weft's recipe of a table, got a damaged one: it names no columns; fit anew")
-        return cls(columns, target, environment, task, left_out, validation, seed)
+        return cls(columns, target, environment, task, left_out, validation, seed, encoding, gaps)
 
 
 def _without_defaults(entry: Column | Target) -> Json:

@@ -12,7 +12,18 @@ from torch import Tensor, distributions
 from torch.utils import _pytree as pytree
 
 from weft.core.composed import Composed
-from weft.core.objective import DENSITY, DRAWN, PROVIDED, SOLVES, TARGETS, Objective, Output, wrong_marks
+from weft.core.objective import (
+    DENSITY,
+    DRAWN,
+    KINDS,
+    PROVIDED,
+    RAGGED,
+    SOLVES,
+    TARGETS,
+    Objective,
+    Output,
+    wrong_marks,
+)
 from weft.core.random import key_of
 from weft.core.source import Batch
 from weft.core.state import State
@@ -55,13 +66,16 @@ def lies(
     if objective.targets not in TARGETS:
         yield f"expected targets to be one of {', '.join(map(repr, TARGETS))}, got {objective.targets!r}"
     for name, kind in objective.kinds.items():
-        if name not in objective.fields or kind not in TARGETS:
-            yield f"expected kinds to say which of {', '.join(TARGETS)} the fields hold, got {name!r}: {kind!r}"
+        if name not in objective.fields or kind not in KINDS:
+            yield f"expected kinds to say which of {', '.join(KINDS)} the fields hold, got {name!r}: {kind!r}"
+    if objective.columns not in ("features", "values"):
+        yield f"expected columns to be 'features' or 'values', got {objective.columns!r}"
     if acts and not objective.declares("on_policy"):
         yield "expected an objective whose actions draw its batches to say on_policy = True or False, got neither"
     if acts is False and objective.on_policy:
         yield "expected a source that acts, as on_policy = True says, got one whose rows are given"
     yield from _weighs(losses, params, batch, outputs)
+    yield from _blind(objective, losses, params, batch, outputs)
     yield from _put_back(objective, params)
     yield from _carries(objective, params, buffers, batch)
     for name in objective.capabilities():
@@ -223,13 +237,41 @@ def _read(objective: Objective, params: Params, buffers: Params, batch: Batch) -
         return other.keys() == whole.keys() and all(torch.equal(other[n], value) for n, value in whole.items())
 
     whole = told(batch)
-    declared = {*objective.fields, *_ENGINE, *objective.credit(batch)}
+    declared = {*objective.fields, *objective.companions, *_ENGINE, *objective.credit(batch)}
     for name in batch.keys() - declared:
         if not same({n: value for n, value in batch.items() if n != name}):
             yield f"expected fields to name {name!r}, which is read of the batch, got {objective.fields}"
     for name in objective.fields:
         if name in batch and same({n: value for n, value in batch.items() if n != name}):
             yield f"expected {name!r} to be read of the batch, as fields says, got losses and measures without it"
+
+
+def _blind(
+    objective: Objective, losses: dict[str, Loss], params: Params, batch: Batch, outputs: dict[str, Output]
+) -> Iterator[str]:
+    """What stands at gaps, and after a row's end, moves no loss."""
+    hidden: dict[str, tuple[str, Tensor]] = {}
+    if objective.gaps:
+        if "observed" not in batch:
+            yield "expected rows with 'observed', as gaps = True says, got none; give the source that field"
+            return
+        hidden["x at gaps"] = ("x", ~batch["observed"])
+    for name in objective.fields:
+        length = batch.get(f"{name}_length")
+        if objective.holds(name) in RAGGED and name in batch:
+            if length is None:
+                yield f"expected rows with '{name}_length', as kinds says, got none; give the source that field"
+                return
+            values = batch[name]
+            after = torch.arange(values.shape[1]) >= length[:, None]
+            hidden[f"{name} after a row's end"] = (name, after.reshape(*after.shape, *[1] * (values.dim() - 2)))
+    for where, (name, mask) in hidden.items():
+        values = batch[name]
+        other = values + 1 if values.is_floating_point() else torch.where(values == 0, values.max(), 0)
+        moved = {**batch, name: torch.where(mask, other, values)}
+        for player, loss in losses.items():
+            if not torch.equal(loss(params, moved).losses, outputs[player].losses):
+                yield f"expected losses that do not depend on {where}, got others for other values there; mask them"
 
 
 def _marked(state: State, batch: Batch) -> Iterator[str]:
@@ -272,7 +314,19 @@ def _sampled(state: State) -> Iterator[str]:
     except ValueError as error:
         yield f"sample: {error}"
         return
-    if not torch.allclose(torch.cat(parts), whole):
+    together, alone = _each_row(whole), [row for part in parts for row in _each_row(part)]
+    if not all(_close(a, b) for a, b in zip(together, alone, strict=True)):
         yield "expected sample to draw a row alone as it does among others, got another; draw by row, or shared=True"
-    if bool((whole == whole[:1]).all()):
+    if all(_close(together[0], row) for row in together[1:]):
         yield "expected sample to draw each row by itself, got one row six times"
+
+
+def _each_row(answer: Any) -> list[list[Tensor]]:
+    """The rows of an answer, each with the leaves of its tree; a list has an entry for each row."""
+    if isinstance(answer, list):
+        return [[torch.as_tensor(row)] for row in answer]
+    return [list(row) for row in zip(*pytree.tree_leaves(answer), strict=True)]
+
+
+def _close(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(one, other, strict=True))

@@ -55,6 +55,8 @@ class Job:
             kind=kind,
             validation=options.validation,
             seed=options.seed,
+            encoding="features" if objective is None else objective.columns,
+            gaps=objective is not None and objective.gaps,
         )
         return cls(KeptTable.of(columns, recipe, encoding=options.encoding), options)
 

@@ -51,11 +51,11 @@ def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | No
         "rows": columns.rows,
         "unseen": table.unseen,
         "finished": all(reasons),
-        "predictions": target.write(learner.predict(table.X)).tolist(),
+        "predictions": target.write(learner.predict(table.given())).tolist(),
     }
     if proba:
         result["labels"] = [str(label) for label in learner.classes_.tolist()]
-        result["probabilities"] = learner.predict_proba(table.X).astype(float).tolist()
+        result["probabilities"] = learner.predict_proba(table.given()).astype(float).tolist()
     if target.name in columns.data:
         result["measure"] = MEASURES[target.kind]
         try:

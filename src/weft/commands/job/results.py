@@ -41,7 +41,7 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
         "stopped": learner.stop_reason_,
         "tasks": learner.tasks_,
     }
-    X, y = table.X[seen], None if table.y is None else table.y[seen]
+    X, y = table.given(seen), None if table.y is None else table.y[seen]
     if table.environment is not None:
         of_rows = _risk(learner, X, y, table.environment[seen])
         result["risk"] = {"environment": recipe.environment, "part": part, **of_rows}
@@ -52,7 +52,7 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
         if kinds := inexact(learner.objective_):
             result["kinds"] = kinds
         return result
-    answers = learner.predict(table.X)
+    answers = learner.predict(table.given())
     result["measure"] = MEASURES[target.kind]
     if kind := inexact(learner.objective_).get("predict"):
         result["kinds"] = {"predict": kind}

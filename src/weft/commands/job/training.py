@@ -31,7 +31,7 @@ def rehearse(job: Job, columns: Columns) -> None:
     learner = job.options.make_learner(job.data.recipe, table, None, verbose=False)
     learner.settings()  # raises for what is out of range
     learner.set_params(epochs=None, steps=0)
-    learner.fit(table.X, table.y, environment=table.environment)
+    learner.fit(table.given(), table.y, environment=table.environment)
 
 
 def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, resume: bool = False) -> Json:
@@ -48,7 +48,7 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
         learner.set_params(validation=table.held_out, verbose=verbose)
         before = learner.n_steps_
         if table.task is None:
-            learner.resume(table.X[rows], y, environment=environment)
+            learner.resume(table.given(rows), y, environment=environment)
         else:
             _in_sequence(learner, table, job.data.recipe.task, folder)
     else:
@@ -59,7 +59,7 @@ def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, re
             job.keep(folder)
         try:
             if table.task is None:
-                learner.fit(table.X[rows], y, environment=environment)
+                learner.fit(table.given(rows), y, environment=environment)
             else:
                 _in_sequence(learner, table, job.data.recipe.task, folder)
             if not kept(folder):
@@ -105,12 +105,15 @@ def _in_sequence(learner: Learner, table: Table, column: str | None, folder: Pat
     y = None if table.y is None else table.y[seen]
 
     def lines(learner: Learner) -> NDArray[np.float64]:
-        return np.atleast_2d(task_scores(learner, table.X[seen], y, task=task[seen], names=names))
+        return np.atleast_2d(task_scores(learner, table.given(seen), y, task=task[seen], names=names))
 
     def of_task(name: str) -> Json:
         members = rows & (task == name)
-        given = {"X": table.X, "y": table.y, "environment": table.environment}
-        return {key: None if values is None else values[members] for key, values in given.items()}
+        beside = {"y": table.y, "environment": table.environment}
+        return {
+            "X": table.given(members),
+            **{key: None if values is None else values[members] for key, values in beside.items()},
+        }
 
     classes = {}
     if table.y is not None and learner.settings().objective.targets == "classes":

@@ -260,7 +260,9 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
     out: dict[str, list[Markup]] = {}
     try:
         if "sample" in offered:
-            out["Samples"] = samples(np.asarray(learner.sample(SAMPLES, random_state=0), dtype=float), rows, sections)
+            answer = learner.sample(SAMPLES, random_state=0)
+            answer = learner.read(answer)["x"] if hasattr(answer, "iloc") else answer  # a table, as the net sees it
+            out["Samples"] = samples(np.asarray(answer, dtype=float), rows, sections)
         if rows is not None and {"transform", "inverse_transform"} <= offered.keys():
             learner = learner.replica(0) if learner.replicas is not None else learner
             few = rows[:SAMPLES]

@@ -1,0 +1,60 @@
+"""Decoding: answers as the user knows them: labels, columns in their units and categories, text."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.objective import Capability
+from weft.core.trees import Params
+from weft.learner.ragged import decoded_tokens
+
+if TYPE_CHECKING:
+    from weft.learner.answers import Answers
+
+__all__ = ["decoded"]
+
+
+def decoded(learner: Answers, name: str, mark: Capability, asked: Any, beside: Params, answer: Any) -> Any:
+    """An answer in the words of what the learner was given.
+
+    Args:
+        learner: who was asked.
+        name, mark: what.
+        asked: what about, as it was given.
+        beside: what came along with the rows, such as `observed`.
+        answer: one for each row.
+    """
+    recipe = getattr(learner, "recipe_", None)
+    if recipe is not None and mark.gives == "density":
+        if recipe.encoding != "values":
+            warnings.warn(
+                f"{name} is of the features that the table became (numbers standardized, an entry for each category), "
+                f"not of the table; an objective that models the table says columns = 'values'",
+                stacklevel=4,
+            )
+            return answer
+        observed = beside.get("observed")
+        scale = recipe.log_scale(None if observed is None else observed.numpy(), len(answer))
+        each: NDArray[np.float64] = _array(name, answer).astype(np.float64)
+        return each + scale.reshape(-1, *[1] * (each.ndim - 1))
+    if recipe is not None and mark.gives == "x" and recipe.encoding == "values":
+        return recipe.decode(_array(name, answer), getattr(asked, "index", None) if mark.reads else None)
+    if mark.gives == "x" and learner.objective_.holds("x") in ("tokens", "sequences"):
+        return decoded_tokens(answer, "x", getattr(learner, "vocabulary_", {}).get("x"))
+    # A part's prediction, `kind_predict`, with the labels that `fit` was given as `kind_y`.
+    labelled = f"{name.removesuffix('predict')}y" if name.endswith("predict") else ""
+    known = getattr(learner, "labels_", {}).get(labelled)
+    return answer if known is None else known[answer]
+
+
+def _array(name: str, answer: Any) -> NDArray[Any]:
+    if not isinstance(answer, np.ndarray):
+        raise ValueError(
+            f"expected one tensor as the answer of {name!r}, which is put back into the table's columns and units, got "
+            f"{type(answer).__name__}; say capability(gives='') where it is something else"
+        )
+    return answer
