@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from weft.core.optimizer import Optimizer
     from weft.core.weave import weave
     from weft.learner.estimator import Learner
-    from weft.learner.folder import load
+    from weft.learner.loading import load
     from weft.learner.presets import Classifier, Regressor
 
 __version__ = "0.1.0"

@@ -369,7 +369,7 @@ def test_the_command_line_gives_such_an_objective_a_table(tmp_path, monkeypatch)
 
 
 def test_specs_of_earlier_versions_are_read():
-    from weft.learner.folder import _spec
+    from weft.learner.loading import _spec
 
     parts = [["height", "number", 1, None], ["leaf", "category", 2, 2]]
     kept = {"x": [[3], "torch.float32", None, parts], "y": [[], "torch.int64", 2]}

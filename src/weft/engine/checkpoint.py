@@ -29,7 +29,7 @@ __all__ = ["FORMAT", "kept", "opened", "packed", "read", "tidy", "write"]
 FORMAT = 4
 _BLOCKS = "state-*.blocks"
 _LISTED = (3, FORMAT)  # of 3, all tensors are in one file
-_UNLISTED = (1, 2)  # formats without a manifest; of 1, arrays have no mark of their own: see `weft.learner.folder`
+_UNLISTED = (1, 2)  # formats without a manifest; of 1, arrays have no mark of their own: see `weft.learner.loading`
 
 
 def kept(folder: Path) -> bool:

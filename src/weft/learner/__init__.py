@@ -12,7 +12,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
-    from weft.learner.folder import load
+    from weft.learner.loading import load
     from weft.learner.presets import Classifier, Regressor
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -368,3 +369,26 @@ class Answers(BaseEstimator):
             for k, diverged in enumerate(self.training_.diverged)
         ]
         return np.array(scores)
+
+    def progress(self) -> tuple[str, Any]:
+        """The objective's progress measure in the last record: its name and value (less is better)."""
+        check_is_fitted(self)
+        return progress_of(self.training_.runs[0].engine, self.history_[-1])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        try:
+            objective = self._objective()
+        except TypeError:
+            return tags
+        tags.input_tags.allow_nan = objective.gaps
+        if "y" in objective.fields:
+            tags.target_tags.required = True
+            if objective.targets in ("classes", "multilabel"):
+                several = objective.targets == "multilabel"
+                tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_label=several)
+            else:
+                tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+                tags.target_tags.multi_output = True
+                tags.target_tags.positive_only = objective.targets in ("counts", "amounts")
+        return tags

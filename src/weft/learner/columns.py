@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Columns",
     "as_tensor",
+    "mend",
     "names_of_rows",
     "numbered_environments",
     "refuse_targets",
     "take",
     "unpack",
+    "wanted",
 ]
 
 
@@ -176,3 +178,13 @@ def refuse_targets(kind: str, values: Tensor, name: str = "y") -> None:
             f"expected {words[kind][0]} in {name}, got {values[wrong][0].item():g}, first in row {place}; "
             f"{words[kind][1]}"
         )
+
+
+def wanted(name: str) -> str:
+    """Where numbers are expected, for messages."""
+    return " to predict in y" if name == "y" else f" in {name}"
+
+
+def mend(name: str) -> str:
+    """How labels are to be given instead, for messages."""
+    return "; for labels use a Classifier" if name == "y" else f"; for labels let kinds say {{{name!r}: 'classes'}}"

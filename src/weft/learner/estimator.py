@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import check_is_fitted
 
 from weft.core.configured import closest
@@ -19,7 +18,7 @@ from weft.core.source import Source
 from weft.core.strategy import Strategy
 from weft.engine import distributed
 from weft.engine.engine import Diverged
-from weft.engine.loop import History, progress_of
+from weft.engine.loop import History
 from weft.learner import digests, tabular
 from weft.learner.answers import Answers
 from weft.learner.columns import Columns
@@ -444,26 +443,3 @@ class Learner(Taking, Answers):
         )
         own._conclude()
         return own
-
-    def progress(self) -> tuple[str, Any]:
-        """The objective's progress measure in the last record: its name and value (less is better)."""
-        check_is_fitted(self)
-        return progress_of(self.training_.runs[0].engine, self.history_[-1])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        try:
-            objective = self._objective()
-        except TypeError:
-            return tags
-        tags.input_tags.allow_nan = objective.gaps
-        if "y" in objective.fields:
-            tags.target_tags.required = True
-            if objective.targets in ("classes", "multilabel"):
-                several = objective.targets == "multilabel"
-                tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_label=several)
-            else:
-                tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
-                tags.target_tags.multi_output = True
-                tags.target_tags.positive_only = objective.targets in ("counts", "amounts")
-        return tags

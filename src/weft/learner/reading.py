@@ -25,7 +25,7 @@ from weft.core.objective import RAGGED, TARGETS, Objective
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, Spec
 from weft.engine.build import build
-from weft.learner.columns import Columns, as_tensor, names_of_rows, refuse_targets, take, unpack
+from weft.learner.columns import Columns, as_tensor, mend, names_of_rows, refuse_targets, take, unpack, wanted
 from weft.learner.ragged import is_ragged, read_typed, refuse_other_shape, rows_in, unequal
 from weft.learner.tabular import encoded, is_table
 from weft.learner.weighing import weights
@@ -40,14 +40,6 @@ __all__ = ["COLUMNS", "Reader", "as_array", "as_tensor", "names_of_rows", "take"
 _TAKEN = {*signature(Arrays).parameters, "X", "drawn", "group", "index", "observed", "row", "sample_weight", "task"}
 _TAKEN -= {"x", "y"}
 COLUMNS = "give every task the same columns (0 in those that it lacks), or fit anew"
-
-
-def _wanted(name: str) -> str:
-    return " to predict in y" if name == "y" else f" in {name}"
-
-
-def _mend(name: str) -> str:
-    return "; for labels use a Classifier" if name == "y" else f"; for labels let kinds say {{{name!r}: 'classes'}}"
 
 
 class Reader:
@@ -433,9 +425,9 @@ class Reader:
             try:
                 array = array.astype(np.float64)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"expected numbers{_wanted(name)}, got others ({error}){_mend(name)}") from error
+                raise ValueError(f"expected numbers{wanted(name)}, got others ({error}){mend(name)}") from error
         if array.dtype.kind not in "fiub":
-            raise ValueError(f"expected numbers{_wanted(name)}, got {array.dtype}{_mend(name)}")
+            raise ValueError(f"expected numbers{wanted(name)}, got {array.dtype}{mend(name)}")
         values = as_tensor(array, torch.int64 if array.dtype.kind in "iu" else self.dtype)
         self._finite(name, values)
         self._expect(name, values)

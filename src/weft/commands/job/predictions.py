@@ -22,7 +22,7 @@ __all__ = ["as_csv", "predict"]
 def predict(folder: Path, data: Path, *, proba: bool = False, encoding: str | None = None) -> Json:
     """Predictions of a run for another table: by row the prediction and, if asked for, the probabilities."""
     from weft.engine.checkpoint import kept
-    from weft.learner.folder import load
+    from weft.learner.loading import load
 
     job = Job.open(folder)
     recipe = job.data.recipe

@@ -36,7 +36,7 @@ def rehearse(job: Job, columns: Columns) -> None:
 
 def train(job: Job, columns: Columns, folder: Path, *, verbose: bool = False, resume: bool = False) -> Json:
     """Trains in a folder, or goes on with what was interrupted there; gives the result."""
-    from weft.learner.folder import load
+    from weft.learner.loading import load
 
     table = job.data.recipe.apply(columns, quiet=True)
     rows = table.training

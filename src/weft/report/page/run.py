@@ -247,7 +247,7 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
     params = ((about(folder).get("config") or {}).get("params")) or {}
     if not _draws(params.get("objective")):
         return {}  # not worth loading it
-    from weft.learner.folder import load
+    from weft.learner.loading import load
 
     try:
         learner = load(folder, validation=None)
