@@ -12,6 +12,7 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.testing.checks import ContractError, check_objective, check_refusal, check_strategy
     from weft.testing.classes import declared, trait_class
+    from weft.testing.densities import check_density, every_row
     from weft.testing.sources import check_source
     from weft.testing.vectorization import vectorization_table
 

@@ -1,0 +1,16 @@
+"""Models of p(x): each says whether its likelihood is exact, a bound or an estimate, and proves it.
+
+The models themselves are `weft.objectives`'; here is what one more is made of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.core.lazy import flat
+
+if TYPE_CHECKING:
+    from weft.objectives.densities.density import Density
+    from weft.objectives.densities.laws import Law, Laws, laws_of
+
+__getattr__, __dir__, __all__ = flat(__name__, __file__)
