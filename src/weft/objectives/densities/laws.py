@@ -238,7 +238,7 @@ class Poisson(Law):
 
 def _mapped(tensor: Tensor) -> bool:
     """Whether a vmap is around it, under which no number can be read."""
-    return torch._C._functorch.is_batchedtensor(tensor)  # type: ignore[attr-defined]
+    return torch._C._functorch.is_batchedtensor(tensor)
 
 
 LAWS = ("normal", "student", "bernoulli", "categorical", "poisson")
@@ -383,7 +383,8 @@ def laws_of(field: Field, law: str, *, classes: int | None = None, freedom: floa
     if law == "auto" and not field.columns and not field.dtype.is_floating_point:
         raise ValueError(
             f"expected real numbers for a density, got whole ones ({field.dtype}), which have probabilities: name "
-            "their law ('categorical', 'poisson' or 'bernoulli'), or make them real by dequantizing: X + rng.random(X.shape)"
+            "their law ('categorical', 'poisson' or 'bernoulli'), or make them real by dequantizing: "
+            "X + rng.random(X.shape)"
         )
     sizes = [part.classes for part in field.columns] or [classes] * field.shape[0]
     made: list[Law] = []
