@@ -122,3 +122,28 @@ def test_meta_learning_in_lower_precision():
     settings = {"strategy": MAML(), "steps": 3, "precision": "bf16", "random_state": 0}
     learner = Learner(Regression(hidden=(8,)), **settings).fit(Episodes(sinusoids, tasks=4, shots=5))
     assert np.isfinite(learner.history_["loss"]).all()
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
+def test_a_gated_optimizer_steps_by_the_rate_told_or_not_at_all(make):
+    """What recorded steps rely on: here on the CPU, where the fused kernels are the same in this."""
+    from weft.engine.moves import gate, gated, ungate
+
+    def stepped(active, rate):
+        p = nn.Parameter(torch.ones(3))
+        optimizer = make([p], lr=0.5, fused=True)
+        assert gated(optimizer)
+        p.grad = torch.full((3,), torch.nan if not active else 1.0)
+        if rate is not None:
+            gate(optimizer, [torch.tensor(rate)], torch.tensor(active))
+        optimizer.step()
+        ungate(optimizer)
+        assert optimizer.param_groups[0]["lr"] == 0.5
+        assert set(optimizer.param_groups[0]) == set(make([p], lr=0.5, fused=True).param_groups[0])
+        assert not hasattr(optimizer, "found_inf")
+        return p.detach()
+
+    assert torch.equal(stepped(False, 0.25), torch.ones(3))
+    torch.testing.assert_close(stepped(True, 0.25), 1 - (1 - stepped(True, None)) / 2)
+    assert not gated(make([nn.Parameter(torch.ones(3, dtype=torch.float64))], lr=0.5, fused=True))
+    assert not gated(make([nn.Parameter(torch.ones(3))], lr=0.5))

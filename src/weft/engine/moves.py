@@ -43,14 +43,16 @@ def gated(optimizer: torch.optim.Optimizer) -> bool:
 def gate(optimizer: torch.optim.Optimizer, rates: list[Tensor], active: Tensor) -> None:
     """Lets a recorded step go by rates on the device, and leave all as it is where the run is no longer active."""
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+        group["set"], group["lr"] = group["lr"], rate
     optimizer.grad_scale, optimizer.found_inf = None, (~active).float()  # type: ignore[attr-defined]
 
 
 def ungate(optimizer: torch.optim.Optimizer) -> None:
-    """Undoes `gate`, but for the rates."""
+    """Undoes `gate`, so that no checkpoint holds what is the graph's."""
     for name in ("grad_scale", "found_inf"):
         vars(optimizer).pop(name, None)
+    for group in optimizer.param_groups:
+        group["lr"] = group.pop("set", group["lr"])
 
 
 def norm(replicas: int | None, gradient: Params) -> Tensor:
