@@ -93,6 +93,11 @@ class Composed(Objective):
                     f"expected {type(self).__name__}'s {name} to be trained by descent, got {kind}, which is solved in "
                     "closed form and would know nothing of the loss around it"
                 )
+            if part.surveys:
+                raise ValueError(
+                    f"expected {type(self).__name__}'s {name} to know its data by batches alone, got {kind}, which looks at "
+                    "all rows before the first step"
+                )
             if "mass" in part.provides and "mass" not in self.provides:
                 raise ValueError(
                     f"expected rows that count alike in {type(self).__name__}'s {name}, got {kind}, whose rows have a "

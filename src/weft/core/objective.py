@@ -343,6 +343,19 @@ class Objective(Configured, nn.Module):
         """After training, the parameters and buffers by name that a few examples change, where it adapts."""
         raise NotImplementedError(f"{type(self).__name__} does not adapt: it does not define adapt(batch)")
 
+    def survey(self, source: Source, state: State) -> Solution:
+        """Buffers by name that the data tell before the first step (a whitening, base rates), where it is descended.
+
+        Asked of each replica whenever a training begins to read a source, so that it may refuse rows that it cannot learn
+        from; what it gives counts at the very first step and is kept from then on, in later tasks and after a resume.
+        """
+        return {}
+
+    @property
+    def surveys(self) -> bool:
+        """Whether it looks at the data before the first step: whoever defines `survey` says so."""
+        return type(self).survey is not Objective.survey
+
     def credit(self, batch: Batch) -> Batch:
         """Further fields for rows that were collected together (an advantage over the others), where it acts."""
         return {}
