@@ -20,6 +20,7 @@ from weft.engine.vectorize import vectorized
 
 __all__ = [
     "View",
+    "admitted",
     "apart",
     "batches",
     "begun",
@@ -124,6 +125,16 @@ def surveyed(source: Source, state: State) -> None:
     for buffer in found[0]:
         value = torch.stack([own[buffer] for own in found]) if state.replicas else found[0][buffer]
         state.buffers[buffer] = value.detach().to(state.buffers[buffer])
+
+
+def admitted(source: Source, state: State, *, training: bool) -> None:
+    """Lets the objective refuse the rows of a source before it learns from them, or is measured on them."""
+    if not state.objective.refuses:
+        return
+    run = state.replica(0)
+    parts = list(source.once(fresh(source, run), 2**20))
+    rows = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    state.objective.refuse_rows(rows, training=training)
 
 
 def fresh(source: Source, state: State) -> State:

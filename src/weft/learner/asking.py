@@ -178,6 +178,7 @@ class Question:
             raise TypeError(f"expected rows to ask {self.name!r} about, got none; call {self.name}(X)")
         if mark.reads and self.learner.objective_.fields[:1] == ("x",):
             beside = self.learner._inputs(asked)
+            self.learner.objective_.refuse_rows(beside, training=False)
             return beside.pop("x"), beside
         return as_tensor(asked, DTYPES[self.learner.dtype]), {}
 
