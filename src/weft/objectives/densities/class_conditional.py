@@ -98,6 +98,10 @@ class ClassConditional(Density):
     def columns(self) -> str:  # type: ignore[override]
         return self.each().columns
 
+    @property
+    def varies(self) -> bool:  # type: ignore[override]
+        return self.each().varies
+
     def build(self, spec: Spec) -> None:
         classes = spec["y"].classes
         if classes is None:
@@ -108,6 +112,7 @@ class ClassConditional(Density):
         self.parts = nn.ModuleList(copy.deepcopy(self.each()) for _ in range(classes))
         for part in self.parts:
             part.build({name: field for name, field in spec.items() if name != "y"})
+        self.entries = self.parts[0].entries  # type: ignore[assignment]
         self.logits = nn.Parameter(torch.zeros(classes))
 
     # --- the model ------------------------------------------------------------------------------------

@@ -31,13 +31,16 @@ class Density(Objective):
 
     Attributes:
         entries: the laws of a row's entries, set by `build` where each has one. Rows outside of their support are then
-            refused, when training begins and when the model is asked, and so are columns that do not vary.
+            refused, before training begins with them and whatever the model is asked about them.
+        varies: whether columns of real numbers must vary, which are refused else: where no floor keeps it, a density has
+            no bound on those that do not.
     """
 
     fields = ("x",)
     columns = "values"
     likelihood = True
     entries: Laws | None = None
+    varies: bool = True
 
     def forward(self, batch: Batch, player: str = "") -> Output:
         return Output(-self.log_prob(*(batch[name] for name in ("x", *self.companions))))
@@ -62,7 +65,8 @@ class Density(Objective):
         there = there if weight is None else there & (weight > 0).unsqueeze(-1)
         real = [j for j, law in enumerate(laws.laws) if law.continuous]
         names = tuple(laws.names[j] for j in real)
-        self.refuse_constant(x[:, real], names, there[:, real])
+        if self.varies:
+            self.refuse_constant(x[:, real], names, there[:, real])
         whole = (~there | (x == x.floor()))[:, real].all(0)
         if bool(whole.any()):
             told = ", ".join([name for name, odd in zip(names, whole.tolist(), strict=True) if odd][:5])

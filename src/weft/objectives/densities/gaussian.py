@@ -11,7 +11,7 @@ from weft.core.random import normal
 from weft.core.source import Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.density import Density
-from weft.objectives.densities.laws import Laws, laws_of
+from weft.objectives.densities.laws import laws_of
 from weft.objectives.densities.normals import (
     Patterns,
     collapsed,
@@ -94,7 +94,7 @@ class Gaussian(Density):
         return self.covariance == "full"
 
     def build(self, spec: Spec) -> None:
-        self.laws: Laws = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
+        self.laws = self.entries = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
         self.laws.refuse_others("normal", type(self).__name__)
         (d,) = spec["x"].shape
         self.mean = nn.Parameter(torch.zeros(d))

@@ -105,7 +105,7 @@ class GaussianMixture(Mixing):
         return self.covariance in ("full", "tied")
 
     def build(self, spec: Spec) -> None:
-        self.laws = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
+        self.laws = self.entries = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
         self.laws.refuse_others("normal", type(self).__name__)
         k, d = self.components, spec["x"].shape[0]
         shape = {"full": (k, d, d), "tied": (1, d, d), "diagonal": (k, d), "spherical": (k, 1)}[self.covariance]

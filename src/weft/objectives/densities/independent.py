@@ -60,8 +60,12 @@ class Independent(Density):
         self.floor = floor
         self.smoothing = smoothing
 
+    @property
+    def varies(self) -> bool:  # type: ignore[override]
+        return not self.floor
+
     def build(self, spec: Spec) -> None:
-        self.laws = laws_of(spec["x"], self.law, classes=self.classes)
+        self.laws = self.entries = laws_of(spec["x"], self.law, classes=self.classes)
         self.theta = nn.Parameter(torch.zeros(self.laws.size))
 
     def solve(self, source: Source, state: State) -> Solution:

@@ -96,7 +96,7 @@ class Mixture(Mixing):
         self.iterations = iterations
 
     def build(self, spec: Spec) -> None:
-        self.laws = laws_of(spec["x"], self.law, classes=self.classes, freedom=self.freedom)
+        self.laws = self.entries = laws_of(spec["x"], self.law, classes=self.classes, freedom=self.freedom)
         shape = (self.components, self.laws.size)
         self.logits = self.given("logits", shape[:1], torch.zeros(self.components))
         self.theta = self.given("theta", shape, 0.5 * torch.randn(*shape))
