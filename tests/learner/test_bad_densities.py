@@ -108,9 +108,17 @@ def test_gaps_where_a_model_cannot_have_them():
 @pytest.mark.parametrize(
     ("objective", "name", "message"),
     [
-        (GAN(), "log_prob", r"GAN tells no density of a row, .* Independent\(\) or Mixture\(\), or compare its samples"),
+        (
+            GAN(),
+            "log_prob",
+            r"GAN tells no density of a row, .* Independent\(\) or Mixture\(\), or compare its samples",
+        ),
         (GAN(), "impute", r"GAN does not fill in what is missing; .*; GAN offers discriminate, ratio, sample$"),
-        (Regression(), "log_prob", r"Regression tells no density of a row, .* or Mixture\(\); Regression offers predict$"),
+        (
+            Regression(),
+            "log_prob",
+            r"Regression tells no density of a row, .* or Mixture\(\); Regression offers predict$",
+        ),
         (Regression(), "sample", "Regression draws no rows; take an objective that models the rows"),
     ],
     ids=["gan, log_prob", "gan, impute", "regression, log_prob", "regression, sample"],

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from weft.scores import bits, bits_per_dimension, perplexity
+from weft.scores import bits, bits_per_dimension, perplexity, r_squared, r_squared_interval
 
 rng = np.random.default_rng(0)
 
@@ -75,3 +75,15 @@ def test_perplexity_of_a_die_and_of_a_mixture_of_lengths():
 def test_bad_input_speaks(ask, message):
     with pytest.raises((ValueError, TypeError), match=message):
         ask()
+
+
+def test_the_interval_of_r_squared_is_as_wide_as_the_bootstraps():
+    y = rng.normal(size=400)
+    answers = 0.8 * y + 0.4 * rng.normal(size=400)
+    low, high = r_squared_interval(y, answers)
+    assert low < r_squared(y, answers) < high
+    index = rng.integers(0, 400, (2000, 400))
+    again = [r_squared(y[i], answers[i]) for i in index]
+    assert (high - low) / 2 == pytest.approx(1.966 * np.std(again), rel=0.15)
+    assert r_squared_interval([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
+    assert r_squared_interval([0.0, 0.0, 1.0], [0.0, 0.0, 1.0]) is None  # which without the last does not vary

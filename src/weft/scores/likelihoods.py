@@ -126,7 +126,9 @@ def perplexity(log_prob: ArrayLike, lengths: ArrayLike | None = None, *, kind: s
 def _rows(log_prob: ArrayLike) -> NDArray[np.float64]:
     rows = np.asarray(log_prob, dtype=np.float64)
     if rows.ndim != 1 or not len(rows):
-        raise ValueError(f"expected one log-density for each row, got shape {rows.shape}; learner.log_prob(X) gives them")
+        raise ValueError(
+            f"expected one log-density for each row, got shape {rows.shape}; learner.log_prob(X) gives them"
+        )
     if np.isnan(rows).any():
         raise ValueError(f"expected log-densities in nats, got NaN in {int(np.isnan(rows).sum())} of {len(rows)} rows")
     return rows
