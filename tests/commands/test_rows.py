@@ -39,7 +39,13 @@ def files(tmp_path_factory):
 def density(files):
     options = ["--environment", "site", "--drop", "note", "--validation", "0", "--dtype", "float64"]
     result = run(
-        "fit", str(files / "data.csv"), "--objective", "independent(smoothing=0.0)", *options, "--out", str(files / "run")
+        "fit",
+        str(files / "data.csv"),
+        "--objective",
+        "independent(smoothing=0.0)",
+        *options,
+        "--out",
+        str(files / "run"),
     )
     assert result.exit_code == 0, result.stderr
     return str(files / "run"), result.stdout

@@ -218,7 +218,8 @@ class Answers(BaseEstimator):
             return f": {error}"
         whose, told = type(objective).__name__, ""
         if name in _OF_ROWS:
-            told = f": {whose} {_OF_ROWS[name]}; take an objective that models the rows, such as Independent() or Mixture()"
+            told = f": {whose} {_OF_ROWS[name]}; take an objective that models the rows, such as Independent() or "
+            told += "Mixture()"
             if name == "log_prob" and "sample" in offered:
                 told += ", or compare its samples with data: weft.report.compare_samples(X, learner.sample(len(X)))"
         return told + (f"; {whose} offers {', '.join(offered)}" if offered else "")
