@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -29,8 +28,8 @@ def _number(share: Tensor) -> Tensor:
 class ClassConditional(Density):
     """A copy of a density for each class, and the classes' shares: p(x, y) = p(y) p(x | y).
 
-    By Bayes' rule it classifies, p(y | x) = p(x | y) p(y) / sum_c p(x | c) p(c), and since it models the rows themselves
-    it does so with gaps in them (where the density has them), draws rows of a class (`sample(n, y=...)`) and tells how
+    By Bayes' rule it classifies, p(y | x) = p(x | y) p(y) / sum_c p(x | c) p(c). Since it models the rows themselves it
+    does so with gaps in them (where the density has them), draws rows of a class (`sample(n, y=...)`) and tells how
     usual a row is: `log_prob(X, y=...)` is log p(x | y), without y that of the marginal, log sum_c p(x, c).
 
     A density that is solved is solved for each class, on the rows of it; one that is descended is descended, with the
@@ -91,6 +90,10 @@ class ClassConditional(Density):
         return self.each().solves
 
     @property
+    def optimizer(self) -> object:
+        return self.each().optimizer
+
+    @property
     def gaps(self) -> bool:  # type: ignore[override]
         return self.each().gaps
 
@@ -110,17 +113,21 @@ class ClassConditional(Density):
                 "classes=... to it"
             )
         self.parts = nn.ModuleList(copy.deepcopy(self.each()) for _ in range(classes))
-        for part in self.parts:
+        for part in self.densities():
             part.build({name: field for name, field in spec.items() if name != "y"})
         self.entries = self.parts[0].entries  # type: ignore[assignment]
         self.logits = nn.Parameter(torch.zeros(classes))
+
+    def densities(self) -> list[Density]:
+        """That of each class."""
+        return list(self.parts)  # type: ignore[arg-type]
 
     # --- the model ------------------------------------------------------------------------------------
 
     def log_given(self, x: Tensor, observed: Tensor | None) -> Tensor:
         """log p(x | c) for each class, `(n, classes)`."""
         told = [x] if observed is None else [x, observed]
-        return torch.stack([part.log_prob(*told) for part in self.parts], -1)  # type: ignore[operator]
+        return torch.stack([part.log_prob(*told) for part in self.densities()], -1)
 
     def log_joint(self, x: Tensor, observed: Tensor | None) -> Tensor:
         """log p(x, c) for each class."""
@@ -152,7 +159,7 @@ class ClassConditional(Density):
         """Rows of these classes, or of classes by their shares."""
         y = categorical(self.logits.expand(n, -1), place="class") if y is None else y.long()
         drawn = []
-        for c, part in enumerate(self.parts):
+        for c, part in enumerate(self.densities()):
             with place("class", c):
                 drawn.append(part.sample(n))  # type: ignore[operator]
         every = torch.stack(drawn, 1)
@@ -174,13 +181,14 @@ class ClassConditional(Density):
             )
         found: Solution = {"logits": (mass / mass.sum(-1, keepdim=True)).log()}
         turns: dict[int, Iterations] = {}
+        last: dict[int, Solution] = {}
         for c, part in enumerate(self.parts_for(taken, weight)):
             own = _own(state, f"parts.{c}.", part)
             solution = part.solve(_Class(source, c), own)
-            if inspect.isgenerator(solution):
-                turns[c] = solution
+            if isinstance(solution, dict):
+                found |= {f"parts.{c}.{name}": value for name, value in solution.items()}
             else:
-                found |= {f"parts.{c}.{name}": value for name, value in dict(solution).items()}
+                turns[c] = solution
         told: dict[str, float | Tensor] = {}
         while turns:
             for c, turn in list(turns.items()):
@@ -188,20 +196,20 @@ class ClassConditional(Density):
                     given = next(turn)
                 except StopIteration as end:
                     del turns[c]
-                    found |= {f"parts.{c}.{name}": value for name, value in end.value.items()}
+                    found |= {f"parts.{c}.{name}": value for name, value in (end.value or last[c]).items()}
                     continue
-                record = given[0] if isinstance(given, tuple) else given
+                record, last[c] = given if isinstance(given, tuple) else (given, {})
                 told |= {f"{name} of class {c}": value for name, value in record.items()}
             if turns:
                 yield dict(told)
         return found
 
-    def parts_for(self, taken: Batch, weight: Tensor) -> list[Objective]:
+    def parts_for(self, taken: Batch, weight: Tensor) -> list[Density]:
         """The parts as they are solved on these rows."""
-        return list(self.parts)  # type: ignore[arg-type]
+        return self.densities()
 
     def free_parameters(self) -> int:
-        return len(self.parts) - 1 + sum(part.free_parameters() for part in self.parts)  # type: ignore[operator,misc]
+        return len(self.parts) - 1 + sum(part.free_parameters() for part in self.densities())
 
 
 class _Class(Source):
@@ -221,8 +229,8 @@ class _Class(Source):
 
 def _own(state: State, prefix: str, part: Objective) -> State:
     """The state as a part sees it."""
-    held = {
-        kind: {name.removeprefix(prefix): v for name, v in getattr(state, kind).items() if name.startswith(prefix)}
-        for kind in ("params", "buffers")
-    }
-    return replace(state, objective=part, **held, _roots={})
+    held = [
+        {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}
+        for tree in (state.params, state.buffers)
+    ]
+    return replace(state, objective=part, params=held[0], buffers=held[1], _roots={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Density(Objective):
             no bound on those that do not.
     """
 
-    fields = ("x",)
+    fields: tuple[str, ...] = ("x",)
     columns = "values"
     likelihood = True
     entries: Laws | None = None
@@ -45,7 +46,7 @@ class Density(Objective):
     def forward(self, batch: Batch, player: str = "") -> Output:
         return Output(-self.log_prob(*(batch[name] for name in ("x", *self.companions))))
 
-    def log_prob(self, *fields: Tensor) -> Tensor:
+    def log_prob(self, *args: Any, **kwargs: Any) -> Tensor:
         """log p of each row."""
         raise NotImplementedError(f"{type(self).__name__} does not define log_prob(x)")
 

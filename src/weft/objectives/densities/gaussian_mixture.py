@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.legal import Choice, Number
 from weft.core.objective import Solution
 from weft.core.random import normal
 from weft.core.source import Spec
 from weft.objectives.densities.laws import laws_of
-from weft.objectives.densities.mixing import MIXING, Mixing, Rows, Start, named
+from weft.objectives.densities.mixing import LOST, MIXING, Mixing, Rows, Start, first_of, named, spread_of
 from weft.objectives.densities.normals import (
     Moments,
     Patterns,
@@ -32,16 +32,17 @@ __all__ = ["GaussianMixture"]
 class GaussianMixture(Mixing):
     """A mixture of normals, p(x) = sum_k share_k N(x; mean_k, C_k).
 
-    The covariances C_k are `full`, `diagonal`, `spherical` (a variance times the identity) or `tied` (a full one that all
-    components share). With responsibilities r_ik = p(k | x_i) an iteration of EM is
+    The covariances C_k are `full`, `diagonal`, `spherical` (a variance times the identity) or `tied` (a full one that
+    all components share). With responsibilities r_ik = p(k | x_i) an iteration of EM is
 
         share_k = sum_i r_ik / n,    mean_k = sum_i r_ik x_i / sum_i r_ik,
         C_k = (sum_i r_ik (x_i - mean_k)(x_i - mean_k)' + prior I) / (sum_i r_ik + prior) + floor I
 
-    where what is missing of a row counts by its expectation given the rest and the component. Without prior and floor the
-    likelihood never falls, but it has no bound: a component that closes in on a few rows is worth ever more. With a
-    floor it has one, and it is said where a component sits on it. Densities of rows with gaps are marginals and `impute`
-    draws from the conditional, both exact. An anomaly score is `-log_prob`; `transform` gives the responsibilities.
+    where what is missing of a row counts by its expectation given the rest and the component. Without prior and floor
+    the likelihood never falls, but it has no bound: a component that closes in on a few rows is worth ever more. With a
+    floor it has one, and it is said where a component sits on it. Densities of rows with gaps are marginals and
+    `impute` draws from the conditional, both exact. An anomaly score is `-log_prob`; `transform` gives the
+    responsibilities.
 
     By EM all restarts (`replicas=50`) are solved together, the best is `learner.best_replica_`; by gradient the same
     joint density is descended, under any strategy.
@@ -75,6 +76,8 @@ class GaussianMixture(Mixing):
     """
 
     numbers = ("mean", "scale")
+    mean: nn.Parameter
+    scale: nn.Parameter
     legal = {**MIXING, "covariance": Choice("full", "diagonal", "tied", "spherical"), "prior": Number(0)}
 
     def __init__(
@@ -109,9 +112,7 @@ class GaussianMixture(Mixing):
         self.laws.refuse_others("normal", type(self).__name__)
         k, d = self.components, spec["x"].shape[0]
         shape = {"full": (k, d, d), "tied": (1, d, d), "diagonal": (k, d), "spherical": (k, 1)}[self.covariance]
-        self.logits = self.given("logits", (k,), torch.zeros(k))
-        self.mean = self.given("mean", (k, d), torch.randn(k, d))
-        self.scale = self.given("scale", shape, torch.zeros(shape))
+        self.declare({"logits": (k,), "mean": (k, d), "scale": shape}, random={"mean": 1.0})
 
     def log_given(self, theta: Solution, x: Tensor, observed: Tensor | None) -> Tensor:
         return log_normal(x, observed, theta["mean"], theta["scale"], self.full)
@@ -145,7 +146,11 @@ class GaussianMixture(Mixing):
             each = zip(shown, log_share, mean, scale, strict=True)
             moments = [own.expect(*(value[None] for value in values)) for own, *values in each]
         found = [self._maximize(each, shown[0].spread) for each in moments]
-        return _stacked([one[0] for one in found]), torch.cat([m.evidence for m in moments]), torch.cat([one[1] for one in found])
+        return (
+            _stacked([one[0] for one in found]),
+            torch.cat([m.evidence for m in moments]),
+            torch.cat([one[1] for one in found]),
+        )
 
     def begin(self, rows: Rows, part: Tensor) -> tuple[Solution, Tensor]:
         """Of hard clusters, with the column's mean at the gaps of what has full covariances."""
@@ -154,7 +159,7 @@ class GaussianMixture(Mixing):
             if self.full:
                 x, observed = self.features(Rows(x, observed, x)), torch.ones_like(observed)
             own = Quadratics(x, observed, self.full).sums(part if len(rows.x) == 1 else part[r : r + 1])
-            found.append(self._maximize(own, _spread(x, observed)))
+            found.append(self._maximize(own, spread_of(x, observed)))
         return _stacked([one[0] for one in found]), torch.cat([one[1] for one in found])
 
     def features(self, rows: Rows) -> Tensor:
@@ -165,26 +170,26 @@ class GaussianMixture(Mixing):
     def _maximize(self, found: Moments, spread: Tensor) -> tuple[Solution, Tensor]:
         """The M-step, and the first component of each replica that has collapsed, or -1."""
         tiny = torch.finfo(spread.dtype).tiny
-        mass, moved = found.mass.clamp_min(tiny), found.first / found.count.clamp_min(tiny)
+        mass, moved = found.mass.clamp_min(tiny), found.first / found.told.clamp_min(tiny)
         theta = {"logits": (mass / mass.sum(-1, keepdim=True)).log(), "mean": found.about + moved}
         prior, d = self.prior, moved.shape[-1]
         if not self.full:
-            squares, count = (found.second - found.count * moved**2).clamp_min(0), found.count
+            squares, count = (found.second - found.told * moved**2).clamp_min(0), found.told
             if self.covariance == "spherical":
                 squares, count, prior = squares.sum(-1, keepdim=True), count.sum(-1, keepdim=True), prior * d
             variance = (squares + prior) / (count + prior).clamp_min(tiny) + self.floor
-            lost = (variance < _LOST * spread).any(-1)
+            lost = (variance < LOST * spread).any(-1)
             theta["scale"] = 0.5 * variance.clamp_min(tiny).log()
-            return theta, _first(lost)
+            return theta, first_of(lost)
         squares = found.second - mass[..., None, None] * moved.unsqueeze(-1) * moved.unsqueeze(-2)
         if self.covariance == "tied":
             squares, mass = squares.sum(1, keepdim=True), mass.sum(1, keepdim=True)
         eye = torch.eye(d, dtype=moved.dtype, device=moved.device)
         covariance = (squares + prior * eye) / (mass + prior)[..., None, None] + self.floor * eye
         factor, column = collapsed(covariance)
-        lost = (column >= 0) | (torch.diagonal(covariance, dim1=-2, dim2=-1) < _LOST * spread).any(-1)
+        lost = (column >= 0) | (torch.diagonal(covariance, dim1=-2, dim2=-1) < LOST * spread).any(-1)
         theta["scale"] = packed(torch.where(lost[..., None, None], eye, factor))
-        return theta, _first(lost)
+        return theta, first_of(lost)
 
     def warn(self, theta: Solution) -> None:
         """Says where a component sits on the floor: its density tells of the floor, not of the rows."""
@@ -196,8 +201,8 @@ class GaussianMixture(Mixing):
         replicas = torch.nonzero(low.any(-1)).flatten()
         warnings.warn(
             f"component {int(torch.nonzero(low)[0, 1])} of {type(self).__name__} sits on the floor, "
-            f"{self.floor:g}{named(replicas, len(low))}: it holds few rows, or rows in a plane, and its likelihood tells "
-            "of the floor; take a larger one, fewer components, a prior, or choose by rows that are held out",
+            f"{self.floor:g}{named(replicas, len(low))}: it holds few rows, or rows in a plane, and its likelihood "
+            "tells of the floor; take a larger one, fewer components, a prior, or choose by rows that are held out",
             stacklevel=2,
         )
 
@@ -207,15 +212,12 @@ class GaussianMixture(Mixing):
         return k - 1 + k * d + scale[self.covariance]
 
 
-_LOST = 1e-12  # of a column's variance, below which a component's is rounding
-
-
 class _Shown:
     """Rows as EM looks at them: by products of their entries where that is precise, else one by one."""
 
     def __init__(self, x: Tensor, observed: Tensor, weight: Tensor, full: bool) -> None:
         self.x, self.observed, self.weight, self.full = x, observed, weight, full
-        self.spread = _spread(x, observed)
+        self.spread = spread_of(x, observed)
         complete = not full or bool(observed.all())
         self.quadratics = Quadratics(x, observed, full) if complete else None
         self.patterns: Patterns | None = None
@@ -229,7 +231,7 @@ class _Shown:
             return self.quadratics.expect(log_share, mean, scale, self.weight)
         parts = []
         for r, fast in enumerate(precise.tolist()):
-            own = [value[r : r + 1] for value in (log_share, mean, scale)]
+            own = (log_share[r : r + 1], mean[r : r + 1], scale[r : r + 1])
             parts.append(self.quadratics.expect(*own, self.weight) if fast else self._one_by_one(*own))
         return Moments(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
@@ -245,17 +247,6 @@ class _Shown:
         away = (self.x[:, None] - mean.unsqueeze(1)) * seen[:, None]
         first, second = (torch.einsum("rnk,rnkd->rkd", part, away**power) for power in (1, 2))
         return Moments(part.sum(1), part.mT @ seen, mean, first, second, evidence)
-
-
-def _spread(x: Tensor, observed: Tensor) -> Tensor:
-    """The variance of each column."""
-    seen = observed.to(x.dtype)
-    mean = (x * seen).sum(0) / seen.sum(0)
-    return (seen * (x - mean) ** 2).sum(0) / seen.sum(0)
-
-
-def _first(lost: Tensor) -> Tensor:
-    return torch.where(lost.any(-1), lost.to(torch.int8).argmax(-1), -1)
 
 
 def _stacked(found: list[Solution]) -> Solution:

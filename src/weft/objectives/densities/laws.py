@@ -143,7 +143,7 @@ class Student(Law):
         return (self.freedom + 1) / (self.freedom + ((x - location) * torch.exp(-log_scale)) ** 2)
 
     def improve(self, theta: Tensor | None, x: Tensor, weight: Tensor, floor: float) -> Tensor:
-        """With the precisions expected: location sum w u x / sum w u, squared scale sum w u (x - location)^2 / sum w."""
+        """With precisions u expected: location sum w u x / sum w u, squared scale sum w u (x - location)^2 / sum w."""
         if theta is None:
             return Normal().estimate(x, weight, floor)
         tiny = torch.finfo(x.dtype).tiny
@@ -341,7 +341,7 @@ class Laws:
         smoothing: float | None = None,
         theta: Tensor | None = None,
     ) -> Tensor:
-        """The parameters of largest weighted likelihood of each of K components; by a step of EM where there is no form.
+        """The parameters of largest weighted likelihood of each of K components; by a step of EM where it has no form.
 
         Args:
             x: rows, `(..., n, d)`.
@@ -374,8 +374,8 @@ class Laws:
         for law, column in zip(self.laws, self.names, strict=True):
             if law.name != name:
                 raise ValueError(
-                    f"expected columns whose law is {name!r} for {whose}, got {column}, which holds {law.holds}; leave it "
-                    "out, or take Mixture(), which has a law for each kind of column"
+                    f"expected columns whose law is {name!r} for {whose}, got {column}, which holds {law.holds}; leave "
+                    "it out, or take Mixture(), which has a law for each kind of column"
                 )
 
     def refuse(self, x: Tensor, observed: Tensor | None = None) -> None:

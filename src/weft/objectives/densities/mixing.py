@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,13 @@ from weft.objectives.densities.laws import Laws
 from weft.objectives.densities.rows import all_rows, refuse_rows, shared, weights_of
 from weft.objectives.densities.starts import STARTS, clusters
 
-__all__ = ["MIXING", "Mixing", "Rows", "Start", "named"]
+__all__ = ["LOST", "MIXING", "Mixing", "Rows", "Start", "first_of", "named", "spread_of"]
 
-Start = str | Mapping[str, Sequence[object]]
-"""A name, or parameters by name as nested lists."""
+LOST = 1e-12
+"""Of a column's variance, below which a component's is rounding."""
+
+Start = str | Mapping[str, Any]
+"""A name, or parameters by name, as arrays or nested lists."""
 _GIVEN = Such("parameters by name", lambda value: isinstance(value, Mapping))
 MIXING = {
     "components": Whole(1),
@@ -53,8 +56,8 @@ class Mixing(Density):
     """A density p(x) = sum_k share_k p(x | k), with shares softmax(logits).
 
     A subclass makes its parameters in `build` after `self.logits`, names them in `numbers`, and states `log_given`,
-    log p(x | k) as a function of them; with `draw` and `fill`, all answers follow. For EM it gives `step`, an E-step and
-    an M-step of all replicas at once.
+    log p(x | k) as a function of them; with `draw` and `fill`, all answers follow. For EM it gives `step`, an E-step
+    and an M-step of all replicas at once.
     """
 
     gaps = True
@@ -81,7 +84,7 @@ class Mixing(Density):
             raise ValueError(
                 f"expected start='random' or parameters by name with inference='gradient', which begins before it has "
                 f"seen a row, got {self.start!r}; fit by EM for a few iterations and give what it found: "
-                "Learner(..., init=learner)"
+                "Learner(..., init={'*': learner})"
             )
         if self.inference == "em" and self.start == "random":
             raise ValueError(f"expected one of {', '.join(STARTS)} as the start of EM, got 'random'; try start='rows'")
@@ -129,28 +132,42 @@ class Mixing(Density):
 
     # --- where it begins ------------------------------------------------------------------------------
 
-    def given(self, name: str, shape: Sequence[int], otherwise: Tensor) -> nn.Parameter:
-        """A parameter as `start` gives it, or otherwise."""
-        if isinstance(self.start, str):
-            return nn.Parameter(otherwise)
-        known = {"logits", *self.numbers}
-        if self.start.keys() != known:
+    def declare(self, shapes: Mapping[str, tuple[int, ...]], random: Mapping[str, float]) -> None:
+        """Makes the parameters, `logits` and those in `numbers`.
+
+        Args:
+            shapes: of each.
+            random: how widely a gradient's start is spread, by name; 0 where it says nothing.
+        """
+        self._random = random
+        if not isinstance(self.start, str) and self.start.keys() != shapes.keys():
             raise ValueError(
-                f"expected start with {', '.join(sorted(known))} for {type(self).__name__}, got "
+                f"expected start with {', '.join(sorted(shapes))} for {type(self).__name__}, got "
                 f"{', '.join(sorted(self.start)) or 'nothing'}; a fitted one's are learner.objective_.state_dict()"
             )
-        value = torch.as_tensor(np.asarray(self.start[name]), dtype=torch.float64)
-        if value.shape != tuple(shape):
-            raise ValueError(
-                f"expected {name!r} of start in the shape {tuple(shape)}, got {tuple(value.shape)}; it has the "
-                f"components, {self.components}, on its leading axis"
-            )
-        self._begun = {**getattr(self, "_begun", {}), name: value}
-        return nn.Parameter(value.to(torch.get_default_dtype()))
+        for name, shape in shapes.items():
+            if not isinstance(self.start, str) and np.shape(self.start[name]) != shape:
+                raise ValueError(
+                    f"expected {name!r} of start in the shape {shape}, got {np.shape(self.start[name])}; it has the "
+                    f"components, {self.components}, on its leading axis"
+                )
+            setattr(self, name, nn.Parameter(torch.zeros(shape)))
+        self.reset_parameters()
 
-    def random_start(self, *shape: int) -> Tensor:
-        """Numbers for what a gradient begins with."""
-        return torch.randn(*shape)
+    def reset_parameters(self) -> None:
+        """The parameters as `start` gives them, or drawn."""
+        for name in ("logits", *self.numbers) if "logits" in self._parameters else ():  # those of a part not built
+            own = getattr(self, name)
+            with torch.no_grad():
+                own.copy_(self._given(name) if not isinstance(self.start, str) else self._drawn(name, own))
+
+    def _given(self, name: str) -> Tensor:
+        if isinstance(self.start, str):
+            raise TypeError(f"expected parameters by name, got {self.start!r}")
+        return torch.as_tensor(np.asarray(self.start[name]), dtype=torch.float64)
+
+    def _drawn(self, name: str, like: Tensor) -> Tensor:
+        return self._random.get(name, 0.0) * torch.randn(like.shape)
 
     # --- EM -------------------------------------------------------------------------------------------
 
@@ -184,7 +201,7 @@ class Mixing(Density):
         taken = all_rows(source, state)
         read = (taken["x"], taken["observed"], weights_of(taken, 2))
         x, observed, weight = (shared(own) for own in read)
-        if len({len(x), len(weight)}) > 1:
+        if len({len(x), len(observed), len(weight)}) > 1:
             x, observed, weight = (own.expand(len(taken["x"]), *own.shape[1:]) for own in (x, observed, weight))
         rows = Rows(x.double(), observed, weight.double())
         self._refuse(rows)
@@ -203,7 +220,7 @@ class Mixing(Density):
                 now = (rows.weight * evidence).sum(-1) / total
             else:
                 own = rows.of(live)
-                if len(own.x) not in (1, held):
+                if len(rows.x) > 1 and len(live) != held:
                     held, shown = len(live), self.prepare(own)
                 found, evidence, lost = self.step(shown, {name: value[live] for name, value in theta.items()})
                 now = (own.weight * evidence).sum(-1) / total[live]
@@ -216,8 +233,8 @@ class Mixing(Density):
             live = live if bool(stays.all()) else live[stays]
         if len(live) and self.tolerance:
             warnings.warn(
-                f"EM of {type(self).__name__} has not converged in {self.iterations} iterations{named(live, count)}: the "
-                f"last one gained more than the tolerance, {self.tolerance:g}; give more iterations or a larger "
+                f"EM of {type(self).__name__} has not converged in {self.iterations} iterations{named(live, count)}: "
+                f"the last one gained more than the tolerance, {self.tolerance:g}; give more iterations or a larger "
                 "tolerance (0 for a number of iterations that is meant)",
                 stacklevel=2,
             )
@@ -227,7 +244,8 @@ class Mixing(Density):
     def _start(self, rows: Rows, state: State, count: int) -> tuple[Solution, Tensor]:
         """The parameters that EM begins with, for so many replicas."""
         if not isinstance(self.start, str):
-            theta = {n: value.to(rows.x.device).expand(count, *value.shape).clone() for n, value in self._begun.items()}
+            given = {name: self._given(name).to(rows.x.device) for name in ("logits", *self.numbers)}
+            theta = {name: value.expand(count, *value.shape).clone() for name, value in given.items()}
             return theta, torch.full((count,), -1, device=rows.x.device)
         how = STARTS[0] if self.start == "auto" else self.start
         found = clusters(self.features(rows), rows.weight, self.components, how, state.key("start"))
@@ -244,10 +262,10 @@ class Mixing(Density):
             "holds too few rows for its covariance, and the likelihood has no bound there; take a larger floor, fewer "
             "components, a prior, or a covariance with fewer numbers (diagonal, tied, spherical)"
         )
-        if len(gone) == len(live) and not bool(torch.isfinite(told).any()):
+        told[gone] = torch.nan
+        if bool(told.isnan().all()):
             raise ValueError(f"expected components that hold several rows each, got one that does not: {what}")
         warnings.warn(what, stacklevel=3)
-        told[gone] = torch.nan
         for value in theta.values():
             value[gone] = torch.nan
 
@@ -272,3 +290,16 @@ def named(replicas: Tensor, count: int) -> str:
         return ""
     few = ", ".join(str(int(k)) for k in replicas[:3]) + (", ..." if len(replicas) > 3 else "")
     return f" in {len(replicas)} of {count} replicas ({few})"
+
+
+def spread_of(x: Tensor, observed: Tensor) -> Tensor:
+    """The variance of each column, `(..., d)`."""
+    seen = observed.to(x.dtype)
+    count = seen.sum(-2).clamp_min(1)
+    mean = (x * seen).sum(-2) / count
+    return (seen * (x - mean.unsqueeze(-2)) ** 2).sum(-2) / count
+
+
+def first_of(lost: Tensor) -> Tensor:
+    """The number of the first that is, along the last axis, or -1."""
+    return torch.where(lost.any(-1), lost.to(torch.int8).argmax(-1), -1)

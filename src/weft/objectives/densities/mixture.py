@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.core.legal import Choice, Number, Whole
 from weft.core.objective import Solution
 from weft.core.source import Spec
 from weft.objectives.densities.laws import LAWS, Categorical, laws_of
-from weft.objectives.densities.mixing import MIXING, Mixing, Rows, Start
+from weft.objectives.densities.mixing import LOST, MIXING, Mixing, Rows, Start, first_of, spread_of
 
 __all__ = ["Mixture"]
 
@@ -21,10 +21,10 @@ class Mixture(Mixing):
 
         p(x) = sum_k share_k prod_j p_j(x_j | theta_kj)
 
-    with p_j normal for numbers, Bernoulli for what is true or false, categorical, Poisson for counts; or one law for all,
-    such as Student's t, whose EM weighs rows down that lie far out (the precision of each number is a latent too). Given
-    the component the columns are independent, so that missing values cost nothing: densities are of what is observed,
-    `impute` draws from the exact conditional, both by the components' posterior.
+    with p_j normal for numbers, Bernoulli for what is true or false, categorical, Poisson for counts; or one law for
+    all, such as Student's t, whose EM weighs rows down that lie far out (the precision of each number is a latent too).
+    Given the component the columns are independent, so that missing values cost nothing: densities are of what is
+    observed, `impute` draws from the exact conditional, both by the components' posterior.
 
     By EM all restarts (`replicas=50`) are solved together, the best is `learner.best_replica_`; by gradient the same
     joint density is descended, under any strategy. An anomaly score is `-log_prob`; `transform` gives the
@@ -61,6 +61,7 @@ class Mixture(Mixing):
     """
 
     numbers = ("theta",)
+    theta: nn.Parameter
     legal = {
         **MIXING,
         "law": Choice("auto", *LAWS),
@@ -97,9 +98,8 @@ class Mixture(Mixing):
 
     def build(self, spec: Spec) -> None:
         self.laws = self.entries = laws_of(spec["x"], self.law, classes=self.classes, freedom=self.freedom)
-        shape = (self.components, self.laws.size)
-        self.logits = self.given("logits", shape[:1], torch.zeros(self.components))
-        self.theta = self.given("theta", shape, 0.5 * torch.randn(*shape))
+        k = self.components
+        self.declare({"logits": (k,), "theta": (k, self.laws.size)}, random={"theta": 0.5})
 
     def log_given(self, theta: Solution, x: Tensor, observed: Tensor | None) -> Tensor:
         each = self.laws.log_prob(theta["theta"].unsqueeze(-3), x.unsqueeze(-2))
@@ -114,7 +114,7 @@ class Mixture(Mixing):
     def step(self, shown: Rows, theta: Solution) -> tuple[Solution, Tensor, Tensor]:
         """So many replicas at a time as fit the memory, each with all its entries at once."""
         count, each = len(theta["theta"]), shown.x.shape[1] * self.components * len(self.laws)
-        most, found, evidence = max(1, _NUMBERS // each), [], []
+        most, found, evidence, lost = max(1, _NUMBERS // each), [], [], []
         for a in range(0, count, most):
             block = torch.arange(a, min(a + most, count), device=shown.x.device)
             rows, own = shown.of(block), {name: value[block] for name, value in theta.items()}
@@ -122,8 +122,9 @@ class Mixture(Mixing):
             evidence.append(torch.logsumexp(joint, -1))
             part = (joint - evidence[-1].unsqueeze(-1)).exp() * rows.weight.unsqueeze(-1)
             found.append(self._maximize(rows, part, own["theta"]))
+            lost.append(self._lost(rows, found[-1]["theta"]))
         after = {name: torch.cat([one[name] for one in found]) for name in theta}
-        return after, torch.cat(evidence), torch.full((count,), -1, device=shown.x.device)
+        return after, torch.cat(evidence), torch.cat(lost)
 
     def _maximize(self, rows: Rows, part: Tensor, theta: Tensor | None) -> Solution:
         mass = part.sum(-2).clamp_min(torch.finfo(part.dtype).tiny)
@@ -131,7 +132,15 @@ class Mixture(Mixing):
         return {"logits": (mass / mass.sum(-1, keepdim=True)).log(), "theta": found}
 
     def begin(self, rows: Rows, part: Tensor) -> tuple[Solution, Tensor]:
-        return self._maximize(rows, part, None), torch.full((len(part),), -1, device=part.device)
+        theta = self._maximize(rows, part, None)
+        return theta, self._lost(rows, theta["theta"])
+
+    def _lost(self, rows: Rows, theta: Tensor) -> Tensor:
+        """For each replica the first component that has closed in on a single value of a density's, or -1."""
+        starts = [sum(law.size for law in self.laws.laws[:j]) for j in range(len(self.laws))]
+        own = [j for j, law in enumerate(self.laws.laws) if law.continuous]
+        variance = (2 * theta[..., [starts[j] + 1 for j in own]]).exp()
+        return first_of(~(variance >= LOST * spread_of(rows.x, rows.observed)[:, None, own]).all(-1))
 
     def features(self, rows: Rows) -> Tensor:
         """Numbers, roots of counts, an entry for each category; the column's mean at gaps."""

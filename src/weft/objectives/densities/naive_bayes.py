@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
 from torch import Tensor
 
 from weft.core.legal import legal_of
-from weft.core.objective import Objective
 from weft.core.source import Batch
 from weft.objectives.densities.class_conditional import ClassConditional
 from weft.objectives.densities.density import Density
@@ -30,8 +27,8 @@ class NaiveBayes(ClassConditional):
         smoothing: so many imagined rows of each class for each outcome, of laws of whole numbers.
 
     References:
-        Domingos and Pazzani, "On the optimality of the simple Bayesian classifier under zero-one loss", Machine Learning
-        29, 1997.
+        Domingos and Pazzani, "On the optimality of the simple Bayesian classifier under zero-one loss", Machine
+        Learning 29, 1997.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -55,18 +52,15 @@ class NaiveBayes(ClassConditional):
     def each(self) -> Density:
         return Independent(law=self.law, classes=self.classes, floor=self.floor, smoothing=self.smoothing)
 
-    def parts_for(self, taken: Batch, weight: Tensor) -> list[Objective]:
+    def parts_for(self, taken: Batch, weight: Tensor) -> list[Density]:
         """With the floor in the units of the rows."""
-        continuous = [j for j, law in enumerate(self.parts[0].laws.laws) if law.continuous]  # type: ignore[union-attr]
+        parts = self.densities()
+        laws = parts[0].laws.laws if isinstance(parts[0], Independent) else ()
+        continuous = [j for j, law in enumerate(laws) if law.continuous]
         if not continuous or not self.floor:
-            return super().parts_for(taken, weight)
+            return parts
         x, share = taken["x"].double()[..., continuous], weight.unsqueeze(-1) * taken["observed"][..., continuous]
         mass = share.sum(-2, keepdim=True)
         mean = (share * x).sum(-2, keepdim=True) / mass
         variance = ((share * (x - mean) ** 2).sum(-2) / mass.squeeze(-2)).amax()
-        found = []
-        for part in super().parts_for(taken, weight):
-            own = copy.copy(part)
-            own.floor = self.floor * float(variance)  # type: ignore[assignment]
-            found.append(own)
-        return found
+        return [part.having(floor=self.floor * float(variance)) for part in parts]

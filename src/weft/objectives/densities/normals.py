@@ -25,7 +25,13 @@ __all__ = [
     "Patterns",
     "collapsed",
     "covariance_of",
-    "factor_of", "filled", "gathered", "log_normal", "packed", "whole"]
+    "factor_of",
+    "filled",
+    "gathered",
+    "log_normal",
+    "packed",
+    "whole",
+]
 
 _LOG = math.log(2 * math.pi)
 _NUMBERS = 2**22  # numbers that are held at once
@@ -50,7 +56,7 @@ def covariance_of(scale: Tensor, full: bool) -> Tensor:
 
 
 def whole(observed: Tensor | None) -> bool:
-    """Whether nothing is missing, in any replica: read through whatever maps around it; False where none can be read."""
+    """Whether nothing is missing, in any replica: read through whatever maps around it; False where it cannot be."""
     if observed is None:
         return True
     if observed.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -136,7 +142,7 @@ class Moments(NamedTuple):
 
     Attributes:
         mass: of 1, `(R, K)`.
-        count: of 1 for each column, over the rows that tell of it, `(R, K, d)`.
+        told: of 1 for each column, over the rows that tell of it, `(R, K, d)`.
         about: from where distances are taken, `(R, K, d)`.
         first: of the expected distances, `(R, K, d)`.
         second: of the expected squares of them, `(R, K, d, d)`, or of each column `(R, K, d)`.
@@ -144,7 +150,7 @@ class Moments(NamedTuple):
     """
 
     mass: Tensor
-    count: Tensor
+    told: Tensor
     about: Tensor
     first: Tensor
     second: Tensor

@@ -1,4 +1,4 @@
-"""The E-step of normals as two matrix products: log-densities and moments are linear in the products of a row's entries.
+"""The E-step of normals as two matrix products: log-densities and moments are linear in products of a row's entries.
 
 With f(x) = (1, x_j, x_i x_j), a log-density is a sum of such products with coefficients, and the sums that an M-step
 needs are those of f(x) by responsibility: for K components of R replicas that share n rows, (R K, f) times (f, n), and
