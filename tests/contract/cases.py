@@ -18,7 +18,21 @@ from weft.attacks import PGD
 from weft.core.catalogue import entries
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
-from weft.objectives import DANN, GAN, REINFORCE, Classification, Heads, LeastSquares, Regression
+from weft.objectives import (
+    DANN,
+    GAN,
+    REINFORCE,
+    ClassConditional,
+    Classification,
+    Gaussian,
+    GaussianMixture,
+    Heads,
+    Independent,
+    LeastSquares,
+    Mixture,
+    NaiveBayes,
+    Regression,
+)
 from weft.sources import Arrays, Episodes, Mapped, Parquet, Rollouts, Shards, Stream, Unpaired
 from weft.strategies import (
     AGEM,
@@ -146,6 +160,12 @@ OBJECTIVES = {
         settings={"optimizer": ADAM},
         episodes=lambda: Episodes(both_targets, tasks=6, shots=8, classes={"label_y": 2}),
     ),
+    "gaussian": Case(lambda net: Gaussian(), {"X": X}),
+    "independent": Case(lambda net: Independent(law="normal"), {"X": X}),
+    "mixture": Case(lambda net: Mixture(2, law="normal", inference="gradient"), {"X": X}, settings={"optimizer": ADAM}),
+    "gaussian-mixture": Case(lambda net: GaussianMixture(2, tolerance=1e-4), {"X": X}),
+    "class-conditional": Case(lambda net: ClassConditional(Gaussian()), {"X": X, "y": LABEL}),
+    "naive-bayes": Case(lambda net: NaiveBayes(law="normal"), {"X": X, "y": LABEL}),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),

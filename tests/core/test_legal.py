@@ -67,6 +67,7 @@ TAKES = {
     "0": [
         *("*.strength", "*.threshold", "*.anneal", "*.before", "*.share", "TemporalANDMask.decay", "*.shrink"),
         *("Fishr.ema", "GroupDRO.rate", "MAML.inner_lr", "MAML.inner_steps", "PGD.eps", "MLP.dropout"),
+        *("*.floor", "*.prior", "*.tolerance", "*.smoothing"),
         *("LeastSquares.ridge", "REINFORCE.discount", "Arrays.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("Learner.epochs", "Learner.steps", "Learner.random_state"),

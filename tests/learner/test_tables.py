@@ -376,3 +376,14 @@ def test_specs_of_earlier_versions_are_read():
     told = _spec(kept)
     assert told["x"].columns == (Part("height", "number"), Part("leaf", "category", 2, 2))
     assert (told["y"].classes, told["y"].columns) == (2, ())
+
+
+def test_what_was_there_is_imputed_to_the_last_bit():
+    from weft.objectives import Independent
+
+    numbers = np.random.default_rng(0).normal(1e6, 1.0, 50)  # float32 knows them to 0.06
+    table = pd.DataFrame({"a": numbers, "b": list("xy") * 25})
+    table.loc[4, "a"] = np.nan
+    whole = Learner(Independent(), random_state=0).fit(table).impute(table)
+    assert np.array_equal(whole["a"].drop(4), table["a"].drop(4))
+    assert np.isfinite(whole["a"][4])

@@ -273,7 +273,7 @@ def test_a_damaged_folder_is_shown_as_such(server, root):
 
 def test_data_outside_the_folder_is_not_read(server, root, monkeypatch):
     read = []
-    monkeypatch.setattr("weft.report.page.run._data", read.append)
+    monkeypatch.setattr("weft.report.page.run._table", read.append)
     Learner(GAN(hidden=(4,)), steps=2, random_state=0, folder=root / "gan").fit(ring(40))
     assert "samples are like" in ask(server, "/at/gan")[1]
     assert read == []

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from weft.core.values import Json
 
-__all__ = ["console", "print_json", "printable", "say", "told"]
+__all__ = ["console", "new_file", "print_json", "printable", "say", "told"]
 
 
 def printable(text: str) -> str:
@@ -56,6 +58,13 @@ def told(debug: bool) -> Iterator[None]:
             hint = "" if debug or isinstance(error, ValueError | OSError) else " (--debug shows where)"
             say(f"error: {text}{hint}")
             raise typer.Exit(1) from error
+
+
+def new_file(out: Path | None, force: bool, what: str) -> None:
+    """Raises where a file that is to be written is there already, unless it may be replaced."""
+    if out is not None and (out.is_dir() or (out.exists() and not force)):
+        got = "a folder" if out.is_dir() else "a file that is there already; --force replaces it"
+        raise ValueError(f"expected a new file for {what}, got {out}, {got}")
 
 
 def console() -> Console:

@@ -125,8 +125,18 @@ def _print_result(result: Json) -> None:
 
             spread = f"sd {np.std(scores, ddof=1):.3f} over " if len(scores) > 1 else ""
             add("one replica alone", number(float(np.mean(scores))), f"{spread}{len(result['replicas'])} replicas")
-    for name, value in result.get("progress", {}).items():
-        add(name, number(value))
+    if likely := result.get("likelihood"):
+        span = likely["interval"]
+        wide = f"95%: {span[0]:.3f} to {span[1]:.3f}, " if span else ""
+        kind = likely["kind"] or "of a kind that is not said"
+        add(
+            f"{likely['part']} log-likelihood",
+            number(likely["mean"]),
+            f"nats per row, {kind}; {wide}{likely['rows']} rows",
+        )
+    else:
+        for name, value in result.get("progress", {}).items():
+            add(name, number(value))
     for name, kind in result.get("kinds", {}).items():
         add(name, kind, "not exact")
     told = f"{result['strategy']}, {result['seconds']:.1f} s"
@@ -150,4 +160,8 @@ def _print_result(result: Json) -> None:
     commands = [f"weft show {run}"]
     if "measure" in result:
         commands.append(f"weft predict {run} DATA --out predictions.csv")
+    named = {"sample": f"sample {run} -n 1000 --out rows.csv", "impute": f"impute {run} DATA --out whole.csv"}
+    commands += [f"weft {command}" for name, command in named.items() if name in result.get("offers", ())]
+    if likely:
+        commands.append(f"weft score {run} DATA")
     screen.print(Text("next: " + "\n      ".join(commands)))

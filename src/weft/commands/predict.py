@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.commands.common import console, print_json, printable, say, told
+from weft.commands.common import console, new_file, print_json, printable, say, told
 from weft.commands.options import AsJson, Debug, Quiet, Run
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def predict(
 ) -> None:
     """Predict for another table: as CSV, one row for each of its rows, in order."""
     with told(debug):
-        if out is not None and (out.is_dir() or (out.exists() and not force)):
-            what = "a folder" if out.is_dir() else "a file that is there already; --force replaces it"
-            raise ValueError(f"expected a new file for the predictions, got {out}, {what}")
+        new_file(out, force, "the predictions")
         from weft.commands.job import as_csv
         from weft.commands.job import predict as answer
 

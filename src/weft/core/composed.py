@@ -35,8 +35,8 @@ class Composed(Objective):
       all parts' own, in their order; a table is read as its parts read it, with gaps where all of them take them;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
-    - parameters that live on a set are put back by the part that has them; what a part carries is carried; a part that
-      adapts does so by its own view of the rows;
+    - rows that a part refuses are refused; parameters that live on a set are put back by the part that has them; what a
+      part carries is carried; a part that adapts does so by its own view of the rows;
     - what it provides, and whether its loss is a likelihood, only the composer knows;
     - a part that is a game, or is solved and not descended, is refused: its players and its solution know nothing of
       the loss around them.
@@ -92,6 +92,11 @@ class Composed(Objective):
                 raise ValueError(
                     f"expected {type(self).__name__}'s {name} to be trained by descent, got {kind}, which is solved in "
                     "closed form and would know nothing of the loss around it"
+                )
+            if part.surveys:
+                raise ValueError(
+                    f"expected {type(self).__name__}'s {name} to know its data by batches alone, got {kind}, which "
+                    "looks at all rows before the first step"
                 )
             if "mass" in part.provides and "mass" not in self.provides:
                 raise ValueError(
@@ -152,6 +157,16 @@ class Composed(Objective):
             else:
                 called[name] = {}
         return called
+
+    def refuse_rows(self, rows: Batch, *, training: bool) -> None:
+        """What its parts refuse of the rows that they are shown."""
+        for name, part in self.parts().items():
+            if part.refuses and self.shown(name):
+                part.refuse_rows(self.view(name, rows), training=training)
+
+    @property
+    def refuses(self) -> bool:
+        return any(part.refuses for part in self.parts().values())
 
     # --- traits by rule -------------------------------------------------------------------------------
 

@@ -343,6 +343,37 @@ class Objective(Configured, nn.Module):
         """After training, the parameters and buffers by name that a few examples change, where it adapts."""
         raise NotImplementedError(f"{type(self).__name__} does not adapt: it does not define adapt(batch)")
 
+    def survey(self, source: Source, state: State) -> Solution:
+        """Buffers by name that the data tell before the first step (a whitening, base rates), where it is descended.
+
+        Asked of each replica whenever a training begins to read a source, so that it may refuse rows that it cannot
+        learn from; what it gives counts at the very first step and is kept from then on, in later tasks and after a
+        resume.
+        """
+        return {}
+
+    @property
+    def surveys(self) -> bool:
+        """Whether it looks at the data before the first step: whoever defines `survey` says so."""
+        return type(self).survey is not Objective.survey
+
+    def refuse_rows(self, rows: Batch, *, training: bool) -> None:
+        """Raises for rows that it can neither learn from nor say anything about, such as those outside of a support.
+
+        Asked with all rows of the data whenever a training begins to read them (of a source that draws its rows, with
+        those of a batch), with those of the validation, and with `x` and what comes along of whatever it is asked.
+
+        Args:
+            rows: fields by name, without replicas.
+            training: whether they are all the rows that it is about to learn from; so much may be asked of them that
+                need not be so of a few, as that columns vary.
+        """
+
+    @property
+    def refuses(self) -> bool:
+        """Whether there are rows that it refuses: whoever defines `refuse_rows` says so."""
+        return type(self).refuse_rows is not Objective.refuse_rows
+
     def credit(self, batch: Batch) -> Batch:
         """Further fields for rows that were collected together (an advantage over the others), where it acts."""
         return {}

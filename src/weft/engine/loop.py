@@ -24,7 +24,7 @@ from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine, loss_name
 from weft.engine.rating import look, rates_of
-from weft.engine.replicas import fresh, gathered, reading, reported
+from weft.engine.replicas import fresh, gathered, reading, reported, surveyed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,6 +175,7 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
     started = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
     engine.data_rows = source.size
     reading(source, state, plan.steps)
+    surveyed(source, state)
     stream = engine.batches(source, state)
     stepping = stepper(engine, state)
     try:

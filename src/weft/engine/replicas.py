@@ -20,6 +20,7 @@ from weft.engine.vectorize import vectorized
 
 __all__ = [
     "View",
+    "admitted",
     "apart",
     "batches",
     "begun",
@@ -33,6 +34,7 @@ __all__ = [
     "once",
     "reading",
     "reported",
+    "surveyed",
 ]
 
 Result = TypeVar("Result")
@@ -99,6 +101,40 @@ def begun(source: Source, state: State) -> SourceState:
         _refuse_unlike(trees, source)
         tree = tree_stack(trees)
     return tree_map(lambda t: t.to(state.device), tree)
+
+
+def surveyed(source: Source, state: State) -> None:
+    """Shows the objective the data that a training begins to read; before the first step it may set buffers by them."""
+    objective = state.objective
+    if not objective.surveys or state.step != state.origin:
+        return
+    runs = [state.replica(k) for k in range(state.replicas or 1)]
+    found = [objective.survey(source, apart(run)) for run in runs]
+    if state.step:
+        return  # a later task: what the first data told stands
+    name = f"{type(objective).__name__}.survey"
+    for own, run in zip(found, runs, strict=True):
+        for buffer, value in own.items():
+            if buffer not in run.buffers:
+                raise KeyError(f"expected {name} to give buffers among {sorted(run.buffers)}, got {buffer!r}")
+            if value.shape != run.buffers[buffer].shape or not bool(torch.isfinite(value).all()):
+                raise ValueError(
+                    f"expected {name} to give {buffer!r} as finite numbers in the shape that it was built, "
+                    f"{tuple(run.buffers[buffer].shape)}, got shape {tuple(value.shape)} or others"
+                )
+    for buffer in found[0]:
+        value = torch.stack([own[buffer] for own in found]) if state.replicas else found[0][buffer]
+        state.buffers[buffer] = value.detach().to(state.buffers[buffer])
+
+
+def admitted(source: Source, state: State, *, training: bool) -> None:
+    """Lets the objective refuse the rows of a source before it learns from them, or is measured on them."""
+    if not state.objective.refuses:
+        return
+    run = state.replica(0)
+    parts = list(source.once(fresh(source, run), 2**20))
+    rows = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    state.objective.refuse_rows(rows, training=training)
 
 
 def fresh(source: Source, state: State) -> State:

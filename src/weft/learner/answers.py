@@ -110,6 +110,12 @@ def _told(score: float, kind: str) -> float:
     return Score(score, kind) if kind in DENSITY[1:] else score
 
 
+_OF_ROWS = {
+    "log_prob": "tells no density of a row, neither exactly nor by a bound",
+    "sample": "draws no rows",
+    "impute": "does not fill in what is missing",
+}
+"""What a model of rows offers, and what is said of one that does not."""
 _CONDITIONAL = ("predict", "act", "adapt", "forecast", "expectation", "bayes_factor")
 
 
@@ -195,7 +201,7 @@ class Answers(BaseEstimator):
             if hidden or name in dir(type(self)) or name in self._get_param_names():
                 return object.__getattribute__(self, name)  # which raises what was raised before
             if name not in self._offers():
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{self._instead()}")
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{self._instead(name)}")
             return Question(self, name)
 
     def _offers(self) -> dict[str, Capability]:
@@ -204,13 +210,19 @@ class Answers(BaseEstimator):
         except (TypeError, ValueError):  # no objective yet, or one that cannot be made
             return {}
 
-    def _instead(self) -> str:
+    def _instead(self, name: str) -> str:
         try:
             objective = self._objective()
             offered = objective.capabilities()
         except (TypeError, ValueError) as error:
             return f": {error}"
-        return f"; {type(objective).__name__} offers {', '.join(offered)}" if offered else ""
+        whose, told = type(objective).__name__, ""
+        if name in _OF_ROWS:
+            told = f": {whose} {_OF_ROWS[name]}; take an objective that models the rows, such as Independent() or "
+            told += "Mixture()"
+            if name == "log_prob" and "sample" in offered:
+                told += ", or compare its samples with data: weft.report.compare_samples(X, learner.sample(len(X)))"
+        return told + (f"; {whose} offers {', '.join(offered)}" if offered else "")
 
     def __dir__(self) -> list[str]:
         absent = [name for name in _CONDITIONAL if not hasattr(self, name)]

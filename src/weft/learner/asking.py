@@ -81,8 +81,10 @@ class Question:
 
     @property
     def mark(self) -> Capability:
-        """How it is asked and merged."""
-        return self.learner._objective().capabilities()[self.name]
+        """How it is asked and merged; once there is a fitted objective, as that one says, which knows its shapes."""
+        objective = self.learner._objective()
+        fitted = getattr(self.learner, "objective_", objective)
+        return (fitted if type(fitted) is type(objective) else objective).capabilities()[self.name]
 
     @property
     def kind(self) -> str:
@@ -176,6 +178,7 @@ class Question:
             raise TypeError(f"expected rows to ask {self.name!r} about, got none; call {self.name}(X)")
         if mark.reads and self.learner.objective_.fields[:1] == ("x",):
             beside = self.learner._inputs(asked)
+            self.learner.objective_.refuse_rows(beside, training=False)
             return beside.pop("x"), beside
         return as_tensor(asked, DTYPES[self.learner.dtype]), {}
 

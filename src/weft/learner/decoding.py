@@ -13,7 +13,10 @@ from weft.core.trees import Params
 from weft.learner.ragged import decoded_tokens
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from weft.learner.answers import Answers
+    from weft.tables.recipe import Recipe
 
 __all__ = ["decoded"]
 
@@ -42,13 +45,25 @@ def decoded(learner: Answers, name: str, mark: Capability, asked: Any, beside: P
         each: NDArray[np.float64] = _array(name, answer).astype(np.float64)
         return each + scale.reshape(-1, *[1] * (each.ndim - 1))
     if recipe is not None and mark.gives == "x" and recipe.encoding == "values":
-        return recipe.decode(_array(name, answer), getattr(asked, "index", None) if mark.reads else None)
+        frame = recipe.decode(_array(name, answer), getattr(asked, "index", None) if mark.reads else None)
+        return _with_given(frame, recipe, asked, beside) if name.rpartition("_")[2] == "impute" else frame
     if mark.gives == "x" and learner.objective_.holds("x") in ("tokens", "sequences"):
         return decoded_tokens(answer, "x", getattr(learner, "vocabulary_", {}).get("x"))
     # A part's prediction, `kind_predict`, with the labels that `fit` was given as `kind_y`.
     labelled = f"{name.removesuffix('predict')}y" if name.endswith("predict") else ""
     known = getattr(learner, "labels_", {}).get(labelled)
     return answer if known is None else known[answer]
+
+
+def _with_given(frame: pd.DataFrame, recipe: Recipe, asked: pd.DataFrame, beside: Params) -> pd.DataFrame:
+    """What was imputed, with the numbers that were there as they were: standardizing and rounding has moved them."""
+    observed = beside.get("observed")
+    for i, column in enumerate(recipe.columns):
+        if column.kind == "number":
+            given = asked.iloc[:, list(map(str, asked.columns)).index(column.name)]
+            there = np.ones(len(frame), bool) if observed is None else observed[:, i].numpy()
+            frame.loc[there, column.name] = given.to_numpy(np.float64, na_value=np.nan)[there]
+    return frame
 
 
 def _array(name: str, answer: Any) -> NDArray[Any]:

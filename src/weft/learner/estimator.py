@@ -26,7 +26,7 @@ from weft.learner.folder import Folder, alone, save, tidied
 from weft.learner.metrics import Judge
 from weft.learner.pretrained import Taking
 from weft.learner.reading import Reader, names_of_rows, unpack
-from weft.learner.runs import copied, go_on, learned, plan_of, records, start, train_all
+from weft.learner.runs import admit, copied, go_on, learned, plan_of, records, start, train_all
 from weft.learner.settings import (
     LEGAL,
     Settings,
@@ -352,9 +352,9 @@ class Learner(Taking, Answers):
             data = reader.read(given, classes)
             source, validation = sources(reader, settings, data, given.held)
         if fresh:
-            self._start(settings, source)
+            self._start(settings, source, validation)
         elif not resumed:
-            self.training_.runs = self._go_on(source, carry=once)
+            self.training_.runs = admit(self._go_on(source, carry=once), source, validation)
         training = self.training_
         training.phase = digests.phase(self, source, validation, task, once, columns, resumed=resumed)
         folder = Folder(self.folder)
@@ -384,7 +384,7 @@ class Learner(Taking, Answers):
             self._conclude_phase()
         return self
 
-    def _start(self, settings: Settings, source: Source) -> None:
+    def _start(self, settings: Settings, source: Source, validation: Source | None) -> None:
         """A training before its first step."""
         told = replica_settings(self.replicas, as_seed(self.random_state))
         each = [self._settings_of(own) for own in told]  # values out of range are refused before anything else
@@ -395,6 +395,7 @@ class Learner(Taking, Answers):
                     f"{own.objective.targets}: {own.objective!r}; train a learner for each"
                 )
         runs = start(settings, each, told, source, replicated=self.replicas is not None)
+        admit(runs, source, validation)
         self.training_ = Training(told, source.spec, runs)
         self.seeds_ = [int(own["random_state"]) for own in told]
         self.history_ = History()

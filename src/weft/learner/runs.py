@@ -31,7 +31,7 @@ from weft.engine.engine import Engine
 from weft.engine.fresh import estranged, staying
 from weft.engine.loop import Plan, Record, begin, stop, training
 from weft.engine.progress import Bar
-from weft.engine.replicas import called, gathered
+from weft.engine.replicas import admitted, called, gathered
 from weft.engine.schedule import is_plateau, is_torch_scheduler
 from weft.engine.solving import solving
 from weft.engine.taking import takes, thawed
@@ -325,6 +325,15 @@ def plan_of(learner: Learner, source: Source, validation: Source | None, once: b
     if learner.every is not None or learner.settings().objective.solved:
         every = learner.every or 1
     return Plan(steps=steps, every=every, patience=learner.patience, validation=validation, memory=learner.memory)
+
+
+def admit(runs: list[Run], source: Source, validation: Source | None) -> list[Run]:
+    """The runs, if their objectives refuse no rows of the data; before anything is kept of them."""
+    for _, state in runs:
+        admitted(source, state, training=True)
+        if validation is not None:
+            admitted(validation, state, training=False)
+    return runs
 
 
 def train_all(

@@ -8,6 +8,12 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.objectives.control.reinforce import REINFORCE
+    from weft.objectives.densities.class_conditional import ClassConditional
+    from weft.objectives.densities.gaussian import Gaussian
+    from weft.objectives.densities.gaussian_mixture import GaussianMixture
+    from weft.objectives.densities.independent import Independent
+    from weft.objectives.densities.mixture import Mixture
+    from weft.objectives.densities.naive_bayes import NaiveBayes
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
     from weft.objectives.supervised.heads import Heads

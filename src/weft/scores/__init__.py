@@ -9,7 +9,8 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.scores.calibration import coverage, expected_calibration_error
     from weft.scores.correcting import holm
-    from weft.scores.predictions import accuracy, r_squared, score, wilson
+    from weft.scores.likelihoods import InUnits, bits, bits_per_dimension, perplexity
+    from weft.scores.predictions import accuracy, mean_interval, r_squared, r_squared_interval, score, wilson
     from weft.scores.samples.classifier import c2st
     from weft.scores.samples.kernels import energy_distance, mmd
     from weft.scores.samples.reading import TwoSample

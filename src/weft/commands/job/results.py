@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.commands.job.rows import likelihood
 from weft.core.objective import inexact
 from weft.scores.predictions import MEASURES, wilson
 from weft.scores.predictions import score as score_of
@@ -51,6 +52,11 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
             result["progress"] = {name: float(np.nanmean(value))}
         if kinds := inexact(learner.objective_):
             result["kinds"] = kinds
+        mark = learner.objective_.capabilities().get("log_prob")
+        if mark is not None and mark.gives == "density" and recipe.encoding == "values":
+            densities = np.asarray(learner.log_prob(X), dtype=np.float64)
+            result["likelihood"] = {"part": part, **likelihood(learner, densities)}
+        result["offers"] = sorted(learner.objective_.capabilities())
         return result
     answers = learner.predict(table.given())
     result["measure"] = MEASURES[target.kind]

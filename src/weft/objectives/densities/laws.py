@@ -75,6 +75,10 @@ class Law:
         """
         raise NotImplementedError(f"the law {self.name!r} has no maximum likelihood in closed form; descend to it")
 
+    def improve(self, theta: Tensor | None, x: Tensor, weight: Tensor, floor: float) -> Tensor:
+        """A step of EM from parameters, or from none: where there is a closed form, that of largest likelihood."""
+        return self.estimate(x, weight, floor)
+
     def free(self) -> int:
         """How many of its numbers are free."""
         return self.size
@@ -137,6 +141,16 @@ class Student(Law):
         """The expected precision of each number given it, relative to the scale's: (f + 1) / (f + z^2)."""
         location, log_scale = theta.unbind(-1)
         return (self.freedom + 1) / (self.freedom + ((x - location) * torch.exp(-log_scale)) ** 2)
+
+    def improve(self, theta: Tensor | None, x: Tensor, weight: Tensor, floor: float) -> Tensor:
+        """With precisions u expected: location sum w u x / sum w u, squared scale sum w u (x - location)^2 / sum w."""
+        if theta is None:
+            return Normal().estimate(x, weight, floor)
+        tiny = torch.finfo(x.dtype).tiny
+        trusted = weight * self.weigh(theta.unsqueeze(-2), x)
+        location = (trusted * x).sum(-1) / trusted.sum(-1).clamp_min(tiny)
+        square = (trusted * (x - location.unsqueeze(-1)) ** 2).sum(-1) / weight.sum(-1).clamp_min(tiny) + floor
+        return torch.stack([location, 0.5 * square.log()], -1)
 
 
 class Bernoulli(Law):
@@ -318,14 +332,24 @@ class Laws:
         back = sorted(range(len(order)), key=order.__getitem__)
         return torch.cat(found, -1)[..., back]
 
-    def estimate(self, x: Tensor, weight: Tensor, observed: Tensor | None, floor: float) -> Tensor:
-        """The parameters of largest weighted likelihood of each of K components.
+    def estimate(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        observed: Tensor | None,
+        floor: float,
+        smoothing: float | None = None,
+        theta: Tensor | None = None,
+    ) -> Tensor:
+        """The parameters of largest weighted likelihood of each of K components; by a step of EM where it has no form.
 
         Args:
             x: rows, `(..., n, d)`.
             weight: `(..., n, K)`.
             observed: which entries count, of the shape of x, or None for all.
             floor: see `Law.estimate`.
+            smoothing: the floor of laws of whole numbers, where it is another.
+            theta: parameters to step from, `(..., K, size)`, or None.
 
         Returns:
             `(..., K, size)`.
@@ -338,10 +362,21 @@ class Laws:
         for law, entries, places in self._groups:
             own = mass if observed is None else mass[..., entries, :]
             own = own.expand(*own.shape[:-2], len(entries), own.shape[-1])
-            found.append(law.estimate(values[..., entries, :], own, floor).flatten(-2))
+            least = floor if law.continuous or smoothing is None else smoothing
+            before = None if theta is None else self._of(theta, law, entries, places)
+            found.append(law.improve(before, values[..., entries, :], own, least).flatten(-2))
             starts += places
         back = sorted(range(len(starts)), key=starts.__getitem__)
         return torch.cat(found, -1)[..., back]
+
+    def refuse_others(self, name: str, whose: str) -> None:
+        """Raises where an entry has another law than the one of this name."""
+        for law, column in zip(self.laws, self.names, strict=True):
+            if law.name != name:
+                raise ValueError(
+                    f"expected columns whose law is {name!r} for {whose}, got {column}, which holds {law.holds}; leave "
+                    "it out, or take Mixture(), which has a law for each kind of column"
+                )
 
     def refuse(self, x: Tensor, observed: Tensor | None = None) -> None:
         """Raises where rows are outside of the support: how many, in which columns."""

@@ -17,6 +17,7 @@ from weft.report.folder import about, done, inexact, records, risk
 from weft.report.page import charts
 from weft.report.page.charts import Axis
 from weft.report.page.curves import Charted, curve_section
+from weft.report.page.density import density
 from weft.report.page.markup import (
     Cell,
     Markup,
@@ -37,6 +38,7 @@ from weft.report.tasks import tasks
 
 if TYPE_CHECKING:
     from weft.core.values import Json
+    from weft.tables.recipe import Table
 
 __all__ = ["commanded", "run", "run_curves", "run_state", "run_title"]
 
@@ -242,8 +244,8 @@ def _columns(told: Json, sections: Sections) -> Markup | None:
 # --- samples and reconstructions ----------------------------------------------------------------------
 
 
-def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, list[Markup]]:
-    """Samples and reconstructions, where the objective can draw them; where not, nothing, or why not."""
+def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, list[Markup | None]]:
+    """A density of the table, samples, reconstructions, where the objective can; where not, nothing, or why not."""
     params = ((about(folder).get("config") or {}).get("params")) or {}
     if not _draws(params.get("objective")):
         return {}  # not worth loading it
@@ -256,10 +258,13 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
             return {}
         return {"Samples": [el("p", f"None were drawn, as the run cannot be loaded by itself: {error}", class_="note")]}
     offered = learner.objective_.capabilities()
-    rows = _data(folder) if data else None
-    out: dict[str, list[Markup]] = {}
+    held = _table(folder) if data else None
+    rows = None if held is None else np.asarray(held.X[held.measured[1]])
+    out: dict[str, list[Markup | None]] = {}
     try:
-        if "sample" in offered:
+        if held is not None and held.recipe is not None and hasattr(learner, "recipe_"):
+            out |= density(learner, held, sections)
+        elif "sample" in offered:
             answer = learner.sample(SAMPLES, random_state=0)
             answer = learner.read(answer)["x"] if hasattr(answer, "iloc") else answer  # a table, as the net sees it
             out["Samples"] = samples(np.asarray(answer, dtype=float), rows, sections)
@@ -282,18 +287,19 @@ def _draws(described: object) -> bool:
         objective = rebuild(described, {}, "objective", [])
     except (ValueError, TypeError):
         return True
-    return not isinstance(objective, Objective) or bool({"sample", "inverse_transform"} & set(objective.capabilities()))
+    return not isinstance(objective, Objective) or bool(
+        {"sample", "log_prob", "inverse_transform"} & set(objective.capabilities())
+    )
 
 
-def _data(folder: Path) -> Array | None:
-    """Held-out rows of the run's data as the net sees them, if the file is still what it was."""
+def _table(folder: Path) -> Table | None:
+    """The run's data, if the file is still what it was."""
     if not (folder / "recipe.json").exists():
         return None
     from weft.tables.kept import KeptTable
 
     try:
         kept = KeptTable.open(folder)
-        table = kept.recipe.apply(kept.read(), quiet=True)
+        return kept.recipe.apply(kept.read(), quiet=True)
     except (ValueError, OSError):
         return None
-    return np.asarray(table.X[table.measured[1]])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.report.page import charts
-from weft.report.page.charts import Dot, Series
+from weft.report.page.beside import NUMBERS, histograms, plane
 from weft.report.page.markup import Cell, Markup, Names, Sections, document, el, join, num, table
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["page"]
 
 Array = NDArray[np.float64]
-MARGINALS, CROSSED, DOTS, BINS, LISTED = 8, 4, 300, 40, 200
-NUMBERS = (1, 0)  # colour and mark of each sample
+MARGINALS, CROSSED, LISTED = 8, 4, 200
 
 
 def page(found: SampleComparison) -> str:
@@ -38,11 +37,18 @@ def page(found: SampleComparison) -> str:
         "Columns",
         _note(len(shown), len(order), "columns"),
         charts.legend(list(zip(found.names, NUMBERS, strict=True))),
-        el("div", *[_marginal(found, j, names) for j in shown], class_="charts"),
+        el(
+            "div",
+            *[histograms(found.columns[j], found.names, (X[:, j], Y[:, j]), names) for j in shown],
+            class_="charts",
+        ),
         _numbers(found, apart, order, names),
     )
     crossed = sorted(order[:CROSSED].tolist())
-    pictures = [_pair(found, i, j, names) for i, j in combinations(crossed, 2)]
+    pictures = [
+        plane((found.columns[i], found.columns[j]), found.names, (X[:, [i, j]], Y[:, [i, j]]), names)
+        for i, j in combinations(crossed, 2)
+    ]
     if pictures:
         few = _note(len(crossed), len(order), "columns")
         sections.add("Pairs of columns", few, legend, el("div", *pictures, class_="charts"))
@@ -88,54 +94,6 @@ def _kolmogorov(a: Array, b: Array) -> float:
     every = np.concatenate([a, b])
     below = [np.searchsorted(np.sort(v), every, side="right") / len(v) for v in (a, b)]
     return float(np.abs(below[0] - below[1]).max())
-
-
-def _marginal(found: SampleComparison, j: int, names: Names) -> Markup:
-    """Both histograms of a column, over the middle 99.8 % of it, as shares of each sample by bin."""
-    columns = [rows[:, j] for rows in found.rows]
-    every = np.concatenate(columns)
-    low, high = np.quantile(every, (0.001, 0.999))
-    if not high > low:
-        low, high = float(every.min()) - 0.5, float(every.max()) + 0.5
-    edges = np.linspace(low, high, BINS + 1)
-    series, told = [], []
-    for name, number, values in zip(found.names, NUMBERS, columns, strict=True):
-        shares = np.histogram(values, edges)[0] / len(values)
-        series.append(Series(name, np.repeat(edges, 2)[1:-1], np.repeat(shares, 2), number=number))
-        told.append(f"{name}: mean {values.mean():.4g}, deviation {values.std():.4g}")
-    outside = int(((every < low) | (every > high)).sum())
-    picture = charts.lines(
-        series,
-        title=f"Histograms of {found.columns[j]}",
-        describe=f"{'; '.join(told)}.",
-        names=names,
-        x_label=found.columns[j],
-        y_label="share of the rows",
-    )
-    rest = f"; {num(outside)} rows lie outside" if outside else ""
-    return charts.figure(picture, f"{found.columns[j]}: shares in {BINS} bins{rest}.")
-
-
-def _pair(found: SampleComparison, i: int, j: int, names: Names) -> Markup:
-    """Some rows of both samples in the plane of two columns."""
-    dots, few = [], []
-    for number, rows in zip(NUMBERS, found.rows, strict=True):
-        some = rows[charts.thin(len(rows), DOTS)]
-        few.append(len(some))
-        dots += [Dot(float(a), float(b), number) for a, b in some[:, [i, j]]]
-    mixed = [dots[k] for k in np.random.default_rng(0).permutation(len(dots))]  # neither sample on top
-    said = " and ".join(f"{count} rows of {name}" for count, name in zip(few, found.names, strict=True))
-    picture = charts.scatter(
-        mixed,
-        title=f"{found.columns[i]} and {found.columns[j]}",
-        describe=f"Points of {said} in the plane of {found.columns[i]} and {found.columns[j]}.",
-        names=names,
-        x_label=found.columns[i],
-        y_label=found.columns[j],
-        height=300,
-        small=True,
-    )
-    return charts.figure(picture, f"{said}.")
 
 
 def _numbers(found: SampleComparison, apart: Array, order: NDArray[np.intp], names: Names) -> Markup:
