@@ -30,7 +30,10 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("mnist_epoch", "and_mask", "coupled", "fisher", "continual", "replicas", "maml", "cartpole", "startup")
+NAMES = (
+    *("mnist_epoch", "and_mask", "coupled", "fisher", "continual", "replicas", "maml", "cartpole", "startup"),
+    "mixtures",
+)
 PACKAGES = ("torch", "numpy", "skorch", "avalanche-lib", "higher", "stable-baselines3", "gymnasium")
 # As in the Makefile, and for every contestant alike: see there.
 SETTINGS = {

@@ -337,6 +337,8 @@ def test_settings_that_do_not_fit_speak():
         fitted(GaussianMixture(2, start={"mean": [[0.0] * D] * 2}))
     with pytest.raises(ValueError, match=r"'mean' of start in the shape \(3, 4\), got \(2, 4\)"):
         fitted(GaussianMixture(3, start={**START["full"][0], "mean": [[0.0] * D] * 2}))
+    with pytest.raises(ValueError, match=r"no prior with inference='gradient'"):
+        fitted(GaussianMixture(2, inference="gradient", prior=1.0))
     with pytest.warns(UserWarning, match=r"has not converged in 2 iterations"):
         fitted(GaussianMixture(2, iterations=2))
     learner = fitted(GaussianMixture(2, floor=1e-3), replicas=2)

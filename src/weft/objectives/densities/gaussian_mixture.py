@@ -55,8 +55,8 @@ class GaussianMixture(Mixing):
             of about unit scale; or for both the parameters by name: `{"logits": (K,), "mean": (K, d), "scale": ...}`,
             with scale the Cholesky factors, their diagonals as logs (`weft.objectives.densities.normals.packed`), or of
             diagonal and spherical covariances the logs of the deviations, `(K, d)` or `(K, 1)`.
-        floor: is added to each variance.
-        prior: so many imagined rows of unit covariance for each component (maximum a posteriori).
+        floor: is added to each variance by EM; a gradient knows none.
+        prior: so many imagined rows of unit covariance for each component (maximum a posteriori), by EM.
         tolerance: the gain in mean log-likelihood at which EM ends; 0 for all iterations.
         iterations: the most of EM.
 
@@ -101,6 +101,14 @@ class GaussianMixture(Mixing):
         self.prior = prior
         self.tolerance = tolerance
         self.iterations = iterations
+
+    def validate(self) -> None:
+        super().validate()
+        if self.inference == "gradient" and self.prior:
+            raise ValueError(
+                f"expected no prior with inference='gradient', which descends the likelihood alone, got {self.prior:g}; "
+                "leave it out, or take inference='em'"
+            )
 
     @property
     def full(self) -> bool:

@@ -38,8 +38,8 @@ class Mixture(Mixing):
         inference: `em`, or `gradient`.
         start: of EM `k-means` (`auto`), `k-means++` or `rows` (nearest to rows drawn); of a gradient `random`; or for
             both the parameters by name: `{"logits": (K,), "theta": (K, numbers)}`.
-        floor: is added to each variance.
-        smoothing: so many imagined draws of each outcome, of laws of whole numbers.
+        floor: is added to each variance by EM; a gradient knows none.
+        smoothing: so many imagined draws of each outcome, of laws of whole numbers, by EM; a gradient knows none.
         tolerance: the gain in mean log-likelihood at which EM ends; 0 for all iterations.
         iterations: the most of EM.
 
