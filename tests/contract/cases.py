@@ -21,6 +21,9 @@ from weft.nets import MLP
 from weft.objectives import (
     DANN,
     GAN,
+    ICA,
+    NCE,
+    RBM,
     REINFORCE,
     ClassConditional,
     Classification,
@@ -73,6 +76,7 @@ X = rng.normal(size=(ROWS, 5)).astype(np.float32)
 SITE = np.repeat([0, 1, 2], [50, 40, 30])  # unequal environments
 SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
+BITS = (X > 0).astype(np.float32)
 VALUE = SCORE.astype(np.float32)
 TARGETS = {"label_y": torch.as_tensor(LABEL), "value_y": torch.as_tensor(VALUE)}
 
@@ -129,6 +133,11 @@ OBJECTIVES = {
         {"X": ring(ROWS, sigma=0.05)},
         steps=75,
     ),
+    "rbm": Case(lambda net: RBM(4), {"X": BITS}),
+    "rbm, persistent chains": Case(lambda net: RBM(4, chains="persistent", particles=16), {"X": BITS}),
+    "nce": Case(lambda net: NCE(hidden=(16,)), {"X": X}),
+    "ica": Case(lambda net: ICA(), {"X": X}),
+    "ica, descended": Case(lambda net: ICA(inference="gradient"), {"X": X}),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
         source=lambda kind: Arrays(

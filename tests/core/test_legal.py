@@ -68,6 +68,7 @@ TAKES = {
         *("*.strength", "*.threshold", "*.anneal", "*.before", "*.share", "TemporalANDMask.decay", "*.shrink"),
         *("Fishr.ema", "GroupDRO.rate", "MAML.inner_lr", "MAML.inner_steps", "PGD.eps", "MLP.dropout"),
         *("*.floor", "*.prior", "*.tolerance", "*.smoothing"),
+        "RBM.enumerate",
         *("LeastSquares.ridge", "REINFORCE.discount", "Arrays.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("Learner.epochs", "Learner.steps", "Learner.random_state"),
@@ -80,7 +81,13 @@ TAKES = {
         *("Arrays.x", "Arrays.y", "Arrays.weight", "Arrays.environment", "Arrays.strata"),
     ],
 }
-NOT = [("Learner.objective", "None"), ("Arrays.x", "None"), ("Adafactor.eps", "0"), ("SparseAdam.lr", "0")]
+NOT = [
+    ("RBM.hidden", "a list"),
+    ("Learner.objective", "None"),
+    ("Arrays.x", "None"),
+    ("Adafactor.eps", "0"),
+    ("SparseAdam.lr", "0"),
+]
 
 
 def owners():

@@ -19,15 +19,16 @@ __all__ = ["made", "peak", "rows_at_a_time"]
 
 _FEW = 8  # so many rows, and twice as many, tell what a row takes
 _SEEN = 65  # of the memory, in percent: what kernels take for themselves (convolutions, up to half as much) is not seen
+_STILL = 2000  # tensors made without a new peak, after which a long loop (a Markov chain) is no longer watched
 _known: WeakKeyDictionary[nn.Module, dict[Hashable, int]] = WeakKeyDictionary()
 
 
 class _Watch(TorchDispatchMode):
-    """Shows every tensor with memory of its own to `see`, as soon as it is made."""
+    """Shows every tensor with memory of its own to `see`, as soon as it is made, until that says True: enough."""
 
-    def __init__(self, see: Callable[[Tensor], None]) -> None:
+    def __init__(self, see: Callable[[Tensor], bool | None]) -> None:
         super().__init__()
-        self.see = see
+        self.see, self.enough = see, False
 
     def __torch_dispatch__(
         self,
@@ -37,10 +38,12 @@ class _Watch(TorchDispatchMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         result = func(*args, **(kwargs or {}))
+        if self.enough:
+            return result
         given = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         for t in pytree.tree_leaves(result):
             if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in given:  # else a view, or in place
-                self.see(t)
+                self.enough = self.see(t) is True or self.enough
         return result
 
 
@@ -55,18 +58,24 @@ def made(compute: Callable[[], object]) -> list[Tensor]:
 def peak(compute: Callable[[], object]) -> int:
     """The most bytes that tensors made on the way, and the result, take at one time.
 
+    Watching costs more than computing: where thousands of tensors have come and gone without a new peak, as in a chain,
+    what follows is taken to be alike.
+
     >>> import torch
     >>> peak(lambda: torch.zeros(10) + torch.zeros(10))  # two zeros, and their sum
     120
     """
     living: list[tuple[StorageWeakRef, int]] = []
-    most = 0
+    most = still = 0
 
-    def see(t: Tensor) -> None:
-        nonlocal living, most
+    def see(t: Tensor) -> bool:
+        nonlocal living, most, still
         living = [(held, size) for held, size in living if not held.expired()]
         living.append((StorageWeakRef(t.untyped_storage()), t.untyped_storage().nbytes()))
-        most = max(most, sum(size for _, size in living))
+        now = sum(size for _, size in living)
+        still = 0 if now > most else still + 1
+        most = max(most, now)
+        return still >= _STILL
 
     with _Watch(see):
         result = compute()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.objectives.densities.annealing import Annealed, Tempered, ais
     from weft.objectives.densities.density import Density
     from weft.objectives.densities.laws import Law, Laws, laws_of
 
