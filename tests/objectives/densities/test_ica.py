@@ -33,7 +33,8 @@ def unmixing(learner):
 @pytest.mark.parametrize("prior", ["super", "sub", "mixed"])
 def test_it_is_a_density(prior):
     learner = check_density(ICA(prior=prior), PLANE, box=BOX)
-    assert learner.log_prob.kind == "exact" and learner.sample.kind == "direct"
+    assert learner.log_prob.kind == "exact"
+    assert learner.sample.kind == "direct"
 
 
 def test_it_is_one_by_descent():
@@ -90,7 +91,8 @@ def test_newton_ends_where_the_gradient_of_the_likelihood_is_nought(prior):
     slope = torch.autograd.grad(loss, model.unmixing)[0]
     assert float(slope.abs().max()) < (1e-5 if prior == "super" else 1e-3)
     told = [record["log_likelihood"] for record in learner.history_ if "log_likelihood" in record]
-    assert np.all(np.diff(told) > -1e-12) and len(told) < 200  # it never falls
+    assert np.all(np.diff(told) > -1e-12)
+    assert len(told) < 200
     np.testing.assert_allclose(told[-1], learner.score(PLANE), rtol=1e-9)
 
 
@@ -119,9 +121,11 @@ def test_sources_are_found_as_by_fast_ica(prior):
         ours.append(amari(unmixing(learner), mixing))
         peers.append(amari(peer.components_, mixing))
         match = np.abs(np.corrcoef(learner.transform(X).T, sources.T)[:4, 4:])
-        assert sorted(match.argmax(1)) == [0, 1, 2, 3] and match.max(1).min() > 0.99
+        assert sorted(match.argmax(1)) == [0, 1, 2, 3]
+        assert match.max(1).min() > 0.99
     # On average no further from the truth than the peer, but for the spread of three runs.
-    assert max(ours) < 0.06 and np.mean(ours) < np.mean(peers) + 0.01
+    assert max(ours) < 0.06
+    assert np.mean(ours) < np.mean(peers) + 0.01
 
 
 def test_a_wrong_law_does_not_find_them_and_a_mixed_one_tells_which_is_which():
@@ -131,7 +135,8 @@ def test_a_wrong_law_does_not_find_them_and_a_mixed_one_tells_which_is_which():
     learner = Learner(ICA(prior="mixed"), **DOUBLE).fit(X)
     which = np.abs(np.corrcoef(learner.transform(X).T, sources.T)[:4, 4:]).argmax(1)
     share = learner.objective_.share.detach().sigmoid().numpy()
-    assert (share[which < 2] > 0.8).all() and (share[which >= 2] < 0.2).all()
+    assert (share[which < 2] > 0.8).all()
+    assert (share[which >= 2] < 0.2).all()
 
 
 def test_inverses_and_weights():
@@ -165,7 +170,7 @@ def test_bad_input(inference):
         ValueError, match=r"got 600 rows of 3 columns of which 1 follow\(s\), such as among column 0, column 1"
     ):
         ica.fit(np.column_stack([PLANE, PLANE.sum(1)]))
-    with pytest.raises(ValueError, match="got 2 rows of 2 columns .* cannot be whitened; leave some out"):
+    with pytest.raises(ValueError, match=r"got 2 rows of 2 columns .* cannot be whitened; leave some out"):
         ica.fit(PLANE[:2])
     with pytest.raises(ValueError, match=r"expected real numbers for a density, got whole ones .* dequantizing"):
         ica.fit(np.arange(12).reshape(6, 2))

@@ -60,7 +60,7 @@ class Annealed:
 
     @property
     def effective(self) -> Tensor:
-        """How many chains of equal weight would tell as much: (sum w)^2 / sum w^2. Of few, the interval is not worth much."""
+        """How many chains of equal weight would tell as much, (sum w)^2 / sum w^2: of few the interval is no good."""
         share = torch.softmax(self.log_weights, -1)
         return 1 / (share**2).sum(-1)
 

@@ -43,7 +43,7 @@ class ICA(Density):
     the rows, the gradient at W' = (I + E) W is G = mean(phi(s) s^T) - I, its Hessian nearly block-diagonal, where the
     sources are independent,
 
-        H_ij = mean(phi'(s_i)) mean(s_j^2),      E_ij and E_ji solve  [[H_ij, 1], [1, H_ji]] (E_ij, E_ji) = -(G_ij, G_ji),
+        H_ij = mean(phi'(s_i)) mean(s_j^2),      E_ij, E_ji solve  [[H_ij, 1], [1, H_ji]] (E_ij, E_ji) = -(G_ij, G_ji),
 
     its eigenvalues held above a floor, and a step that does not raise the likelihood is halved. By `gradient` the
     Learner descends, with its optimizer, batches and strategy.
@@ -72,6 +72,8 @@ class ICA(Density):
         True
     """
 
+    mean: Tensor
+    whitening: Tensor
     optimizer = Optimizer("adam", lr=0.01)
     carried = ("mean", "whitening")
     legal = {
@@ -98,8 +100,8 @@ class ICA(Density):
         self._laws = laws_of(spec["x"], "auto")
         if odd := [n for n, law in zip(self._laws.names, self._laws.laws, strict=True) if not law.continuous]:
             raise ValueError(
-                f"expected columns of real numbers for ICA, got {odd[0]}, whose values have probabilities and no density; "
-                "leave it out"
+                f"expected columns of real numbers for ICA, got {odd[0]}, whose values have probabilities, not a "
+                "density; leave it out"
             )
         columns = len(self._laws)
         self.register_buffer("mean", torch.zeros(columns))
@@ -121,7 +123,7 @@ class ICA(Density):
     # --- the model ----------------------------------------------------------------------------------------
 
     @capability(merge="logmeanexp", kind="exact", gives="density")
-    def log_prob(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """log p(x), exact."""
         volume = torch.linalg.slogdet(self.unmixing)[1] + torch.linalg.slogdet(self.whitening)[1]
         share = self.share if self.prior == "mixed" else None
@@ -172,9 +174,9 @@ class ICA(Density):
             largest = vectors[:, 0].abs().argsort(descending=True)[:3].tolist()
             named = ", ".join(self._laws.names[j] for j in sorted(j for j in largest if vectors[j, 0].abs() > 0.1))
             raise ValueError(
-                f"expected columns none of which follows from the others, and more rows than columns, got {len(x)} rows "
-                f"of {x.shape[1]} columns of which {int((values < max(least, 1e-10)).sum())} follow(s), such as among "
-                f"{named}: their covariance cannot be whitened; leave some out"
+                f"expected columns none of which follows from the others, and more rows than columns, got {len(x)} "
+                f"rows of {x.shape[1]} columns of which {int((values < max(least, 1e-10)).sum())} follow(s), such as "
+                f"among {named}: their covariance cannot be whitened; leave some out"
             )
         return {"mean": mean, "whitening": (vectors / values.sqrt()).T / scale}
 
@@ -217,8 +219,8 @@ class ICA(Density):
                 break
         if steepest > max(1e-3, 10 * self.tolerance):
             warnings.warn(
-                f"ICA has not converged in {self.iterations} iterations: an entry of the gradient is {steepest:.2g}, not "
-                f"below {self.tolerance:g}; allow more iterations, or choose another prior",
+                f"ICA has not converged in {self.iterations} iterations: an entry of the gradient is {steepest:.2g}, "
+                f"not below {self.tolerance:g}; allow more iterations, or choose another prior",
                 stacklevel=2,
             )
         return {**found, "unmixing": unmixing, **({} if logit is None else {"share": logit})}
@@ -234,7 +236,7 @@ def log_law(s: Tensor, prior: str, share: Tensor | None = None) -> Tensor:
 
 
 def _slopes(s: Tensor, prior: str, share: Tensor | None) -> tuple[Tensor, Tensor]:
-    """phi = -(log p)' and phi' of each source; of a mixture the mean slope, and the mean bend less the slopes' variance."""
+    """phi = -(log p)' and phi' of each source; of a mixture the mean of both, the latter less the slopes' variance."""
     tanh = torch.tanh(s)
     heavy, light = (tanh, 1 - tanh**2), (s - tanh, tanh**2)
     if share is None:

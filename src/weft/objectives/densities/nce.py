@@ -47,10 +47,11 @@ class NCE(Density):
     log p(x) - log q(x), for which no normalizer is needed where q is one's own reference.
 
     Args:
-        model: an `nn.Module` that gives one number for a row, a factory, a name, None for an MLP, or an objective with a
-            method `log_unnormalized(x)`, such as `RBM()`.
+        model: an `nn.Module` that gives one number for a row, a factory, a name, None for an MLP, or an objective with
+            a method `log_unnormalized(x)`, such as `RBM()`.
         noise: `normal`, with the mean and covariance of the data; `bernoulli`, bits with their base rates; or a density
-            that was fitted before, a Learner or its `objective_`, whose `log_prob` is exact and whose draws are no chain.
+            that was fitted before, a Learner or its `objective_`, whose `log_prob` is exact and whose `sample` is no
+            chain.
         draws: noise draws for each row, nu.
         hidden: hidden widths of the MLP.
 
@@ -73,6 +74,8 @@ class NCE(Density):
         (True, 'estimate')
     """
 
+    centre: Tensor
+    factor: Tensor
     likelihood = False
     optimizer = Optimizer("adam", lr=0.01)
     carried = ("centre", "factor")
@@ -82,8 +85,8 @@ class NCE(Density):
         self, model: Any = None, *, noise: Any = "normal", draws: int = 1, hidden: Sequence[int] = (64, 64)
     ) -> None:
         super().__init__()
-        self.model = model
-        self.noise = noise
+        self.model: Any = model  # a module, once built
+        self.noise: Any = noise
         self.draws = draws
         self.hidden = hidden
 
@@ -96,17 +99,15 @@ class NCE(Density):
         told = {what: marks[what].kind if what in marks else "none" for what in ("log_prob", "sample")}
         if told["log_prob"] != "exact" or told["sample"] not in ("direct", "sequential"):
             raise ValueError(
-                f"expected NCE's noise to have an exact log_prob and a sample that is no chain, got {name}, whose log_prob "
-                f"is {told['log_prob']} and whose sample is {told['sample']}; the noise's density must be known"
+                f"expected NCE's noise to have an exact log_prob and a sample that is no chain, got {name}, whose "
+                f"log_prob is {told['log_prob']} and whose sample is {told['sample']}; the noise's density must be known"
             )
         if not any(True for _ in fitted.parameters()):
-            raise ValueError(
-                f"expected NCE's noise to be fitted, got {name} as it was made; fit it with a Learner first"
-            )
+            raise ValueError(f"expected NCE's noise to be fitted, got {name} as made; fit it with a Learner first")
         if getattr(self.noise, "recipe_", None) is not None:
             raise ValueError(
-                f"expected NCE's noise to be fitted to an array, got {name} fitted to a table, whose columns were put into "
-                "units of its own; give both the same array"
+                f"expected NCE's noise to be fitted to an array, got {name} fitted to a table, whose columns were put "
+                "into units of its own; give both the same array"
             )
 
     def _fitted(self) -> Objective | None:
@@ -200,7 +201,7 @@ class NCE(Density):
         return found
 
     @capability(merge="logmeanexp", kind="estimate", gives="density")
-    def log_prob(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """log p(x) with the normalizer that was learned: an estimate."""
         return self.log_unnormalized(x.to(self.log_normalizer.dtype)) - self.log_normalizer
 

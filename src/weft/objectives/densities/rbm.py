@@ -57,7 +57,7 @@ class Units(nn.Module):
         return -(v @ self.a) - F.softplus(v @ self.weight + self.c).sum(-1)
 
     def gibbs(self, v: Tensor, *, shared: bool = False) -> Tensor:
-        """The hidden bits given the visible ones, then the visible ones given those; gradients do not run through it."""
+        """The hidden bits given the visible ones, then these given those; gradients do not run through it."""
         return self._sweep(v, 1.0, shared)
 
     def _sweep(self, v: Tensor, beta: Tensor | float, shared: bool) -> Tensor:
@@ -150,6 +150,7 @@ class RBM(Density):
         array([[1., 1., 0.]], dtype=float32)
     """
 
+    fantasies: Tensor
     likelihood = False
     progress = ("pseudo_log_prob", "max")
     optimizer = Optimizer("adam", lr=0.01)
@@ -187,8 +188,8 @@ class RBM(Density):
         super().validate()
         if self.chains == "data" and self.particles != 100:
             raise ValueError(
-                f"expected particles beside chains='persistent', got {self.particles!r} beside chains='data', where each "
-                "row has a chain of its own; leave it out"
+                f"expected particles beside chains='persistent', got {self.particles!r} beside chains='data', where "
+                "each row has a chain of its own; leave it out"
             )
 
     @property
@@ -266,7 +267,7 @@ class RBM(Density):
         return ais(self.units, chains=int(self.annealed), temperatures=int(self.temperatures)).log_normalizer
 
     @capability(merge="logmeanexp", kind="estimate", gives="density")
-    def log_prob(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """log p(x) = -F(x) - log Z, exact or with an estimate of log Z, as its kind says."""
         return -self.units.free_energy(self._asked(x)) - self.log_normalizer()
 
@@ -301,8 +302,8 @@ class RBM(Density):
         Whole(1).check(steps, "the steps of impute")
         if missing.shape != x.shape or missing.dtype != torch.bool:
             raise ValueError(
-                f"expected missing as True or False for each bit, of shape {tuple(x.shape)}, got {missing.dtype} of shape "
-                f"{tuple(missing.shape)}"
+                f"expected missing as True or False for each bit, of shape {tuple(x.shape)}, got {missing.dtype} of "
+                f"shape {tuple(missing.shape)}"
             )
         known = self._asked(torch.where(missing, torch.zeros_like(x), x))
         v = torch.where(missing, bernoulli(self.units.base.sigmoid().expand(x.shape), place="base"), known)
