@@ -13,7 +13,7 @@ from weft.bench.claims import Claim, Mutant, Report, mean_of, share_of
 from weft.bench.pictures import BLUE, ORANGE, note
 from weft.core.random import key_of, keyed
 from weft.objectives import RBM
-from weft.objectives.densities import Annealed, ais
+from weft.objectives.densities import Annealed, ais, annealing
 from weft.objectives.densities.rbm import Units
 from weft.testing import every_row
 
@@ -40,11 +40,11 @@ def slope(model: Any, law: Any) -> float:
 
 def dropped(model: Any, **settings: Any) -> Annealed:
     """A mutant: the factor of one hidden unit is left out of the normalizer where annealing begins."""
-    return Annealed(ais(model, **settings).log_weights - math.log(2))
+    return Annealed(annealing.ais(model, **settings).log_weights - math.log(2))
 
 
 class RestrictedBoltzmann(Claim):
-    """Both kinds of chains on laws that no machine of this size has; annealing, over and over, on a known normalizer."""
+    """Both kinds of chains on laws that no machine of this size has; annealing, over and over, where log Z is known."""
 
     title = "One step of a chain is biased, annealing is not"
     statement = (
@@ -61,8 +61,8 @@ class RestrictedBoltzmann(Claim):
         "The data are random laws of five bits (every row with its probability), which two hidden units cannot be: "
         "where they can, one step has no bias either, since its chain then begins in equilibrium. Where training ends, "
         "the likelihood's gradient is known by enumeration; it must be larger for one step than for persistent chains, "
-        "without a margin. The mean error of log Z by annealing must be within .05 nats of 0, and 95 % intervals must hold it "
-        "in 92 to 98 % of the repetitions: 3 % either side of nominal."
+        "without a margin. The mean error of log Z by annealing must be within .05 nats of 0, and 95 % intervals must hold "
+        "it in 92 to 98 % of the repetitions: 3 % either side of nominal."
     )
     quick = {"seeds": 6, "laws": 2, "steps": 400, "repetitions": 1000, "temperatures": 100}
     full = {"seeds": 8, "laws": 10, "steps": 4000, "repetitions": 4000, "temperatures": 400}

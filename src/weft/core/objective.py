@@ -347,8 +347,7 @@ class Objective(Configured, nn.Module):
         """Buffers by name that the data tell before the first step (a whitening, base rates), where it is descended.
 
         Asked of each replica whenever a training begins to read a source, so that it may refuse rows that it cannot
-        learn from; what it gives counts at the very first step and is kept from then on, in later tasks and after a
-        resume.
+        learn from; what it gives counts at the very first step and is kept from then on, also after a resume.
         """
         return {}
 

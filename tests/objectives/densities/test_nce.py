@@ -134,7 +134,7 @@ def test_bad_input():
     rbm = Learner(RBM(2), **quick).fit(BITS)
     with pytest.raises(ValueError, match="got RBM, whose log_prob is exact and whose sample is chain"):
         Learner(NCE(noise=rbm), **quick).fit(BITS)
-    with pytest.raises(ValueError, match="noise to be fitted, got ICA as it was made; fit it"):
+    with pytest.raises(ValueError, match="noise to be fitted, got ICA as made; fit it"):
         Learner(NCE(noise=ICA()), **quick).fit(PLANE)
     with pytest.raises(TypeError, match=r"NCE's noise to be one of 'normal', 'bernoulli' or a fitted density, got 3"):
         Learner(NCE(noise=3), **quick).fit(PLANE)

@@ -100,7 +100,7 @@ class NCE(Density):
         if told["log_prob"] != "exact" or told["sample"] not in ("direct", "sequential"):
             raise ValueError(
                 f"expected NCE's noise to have an exact log_prob and a sample that is no chain, got {name}, whose "
-                f"log_prob is {told['log_prob']} and whose sample is {told['sample']}; the noise's density must be known"
+                f"log_prob is {told['log_prob']} and whose sample is {told['sample']}; its density must be known"
             )
         if not any(True for _ in fitted.parameters()):
             raise ValueError(f"expected NCE's noise to be fitted, got {name} as made; fit it with a Learner first")
@@ -196,8 +196,8 @@ class NCE(Density):
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         """f(x), the model's log-density up to a constant."""
-        of = self.model.log_unnormalized if isinstance(self.model, Objective) else self.model
-        found: Tensor = of(x).reshape(len(x))
+        model: Any = self.model
+        found: Tensor = (model.log_unnormalized if isinstance(model, Objective) else model)(x).reshape(len(x))
         return found
 
     @capability(merge="logmeanexp", kind="estimate", gives="density")
