@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.objectives.densities.naive_bayes import NaiveBayes
     from weft.objectives.densities.nce import NCE
     from weft.objectives.densities.rbm import RBM
+    from weft.objectives.densities.hmm import HMM
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
     from weft.objectives.supervised.heads import Heads

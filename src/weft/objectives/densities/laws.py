@@ -58,6 +58,10 @@ class Law:
         """The mean of the law; of classes the likeliest."""
         raise NotImplementedError
 
+    def variance(self, theta: Tensor) -> Tensor:
+        """The variance of the law, where its outcomes are numbers."""
+        raise NotImplementedError(f"the law {self.name!r} is of classes, which have no variance")
+
     def allows(self, x: Tensor) -> Tensor:
         """Where numbers are in the support."""
         return torch.isfinite(x)
@@ -100,6 +104,9 @@ class Normal(Law):
     def mean(self, theta: Tensor) -> Tensor:
         return theta[..., 0]
 
+    def variance(self, theta: Tensor) -> Tensor:
+        return torch.exp(2 * theta[..., 1])
+
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         mass = weight.sum(-1).clamp_min(torch.finfo(x.dtype).tiny)
         mean = (weight * x).sum(-1) / mass
@@ -137,6 +144,10 @@ class Student(Law):
     def mean(self, theta: Tensor) -> Tensor:
         return theta[..., 0]
 
+    def variance(self, theta: Tensor) -> Tensor:
+        spread = self.freedom / (self.freedom - 2) if self.freedom > 2 else math.inf
+        return torch.exp(2 * theta[..., 1]) * spread
+
     def weigh(self, theta: Tensor, x: Tensor) -> Tensor:
         """The expected precision of each number given it, relative to the scale's: (f + 1) / (f + z^2)."""
         location, log_scale = theta.unbind(-1)
@@ -167,6 +178,10 @@ class Bernoulli(Law):
 
     def mean(self, theta: Tensor) -> Tensor:
         return theta[..., 0].sigmoid()
+
+    def variance(self, theta: Tensor) -> Tensor:
+        share = theta[..., 0].sigmoid()
+        return share * (1 - share)
 
     def allows(self, x: Tensor) -> Tensor:
         return (x == 0) | (x == 1)
@@ -240,6 +255,9 @@ class Poisson(Law):
         return high.to(theta.dtype)
 
     def mean(self, theta: Tensor) -> Tensor:
+        return theta[..., 0].exp()
+
+    def variance(self, theta: Tensor) -> Tensor:
         return theta[..., 0].exp()
 
     def allows(self, x: Tensor) -> Tensor:
@@ -324,6 +342,10 @@ class Laws:
     def mean(self, theta: Tensor) -> Tensor:
         """The mean of each entry; of classes the likeliest."""
         return self._in_order([law.mean(self._of(theta, law, e, p)) for law, e, p in self._groups])
+
+    def variance(self, theta: Tensor) -> Tensor:
+        """The variance of each entry."""
+        return self._in_order([law.variance(self._of(theta, law, e, p)) for law, e, p in self._groups])
 
     def _in_order(self, found: list[Tensor]) -> Tensor:
         if len(found) == 1:
