@@ -85,6 +85,10 @@ bench: setup $(PEERS)/.ready  ## beside the peers (in .venv-peers): tables, and 
 	$(BIN)/python benchmarks/run.py --peers $(PEERS)/bin/python
 	$(BIN)/python benchmarks/memory.py
 
+.PHONY: parity
+parity: $(PEERS)/.ready  ## what the peers answer, kept for the tests: tests/fixtures/parity
+	for script in benchmarks/parity/*.py; do $(PEERS)/bin/python -W ignore $$script || exit 1; done
+
 $(PEERS)/.ready: benchmarks/requirements-peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	@echo '*' > $(PEERS)/.gitignore

@@ -121,6 +121,9 @@ def read_typed(
         raise ValueError(f"expected at least one row in {name}, got none")
     if kind == "tokens":
         return _tokens(name, rows, width, classes, vocabulary)
+    if isinstance(rows, np.ndarray) and rows.ndim in (2, 3) and kind == "sequences":  # of one length, read at once
+        whole = _finite(name, np.asarray(rows, dtype=np.float64), gaps)
+        return Typed(*_filled(whole, width, dtype))
     arrays = [_numbers(kind, name, row, i, gaps) for i, row in enumerate(rows)]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
@@ -144,11 +147,24 @@ def _numbers(kind: str, name: str, row: Any, i: int, gaps: bool) -> NDArray[np.f
         raise ValueError(
             f"expected a sequence in row {i} of {name}, (length,) or (length, values), got shape {array.shape}"
         )
-    if not (np.isfinite(array) | (gaps & np.isnan(array))).all():
+    return _finite(name, array[None], gaps, i)[0]
+
+
+def _finite(name: str, rows: NDArray[np.float64], gaps: bool, first: int = 0) -> NDArray[np.float64]:
+    fine = np.isfinite(rows) | (gaps & np.isnan(rows))
+    if not fine.all():
+        row = first + int(np.argmin(fine.reshape(len(rows), -1).all(1)))
         raise ValueError(
-            f"Input {name} contains NaN or infinity, first in row {i}: expected finite numbers; impute or drop them"
+            f"Input {name} contains NaN or infinity, first in row {row}: expected finite numbers; impute or drop them"
         )
-    return array
+    return rows
+
+
+def _filled(rows: NDArray[Any], width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows of one length, padded to a width."""
+    whole = np.zeros((len(rows), max(width, rows.shape[1]), *rows.shape[2:]), dtype=rows.dtype)
+    whole[:, : rows.shape[1]] = rows
+    return torch.as_tensor(whole).to(dtype), torch.full((len(rows),), rows.shape[1])
 
 
 def _padded(arrays: list[NDArray[Any]], width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

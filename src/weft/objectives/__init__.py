@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.objectives.densities.nce import NCE
     from weft.objectives.densities.rbm import RBM
     from weft.objectives.densities.hmm import HMM
+    from weft.objectives.densities.state_space import StateSpace
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
     from weft.objectives.supervised.heads import Heads

@@ -6,8 +6,10 @@ With a_i the start, A_ij the moves and b_t(j) the density of what is seen at ste
     backward    g_T(i) = 1,             g_t(i) = sum_j A_ij b_{t+1}(j) g_{t+1}(j)
     p(x) = sum_j f_T(j),    p(z_t = j | x) = f_t(j) g_t(j) / p(x)
 
-Sums are exact logsumexps: nothing underflows, however long a sequence is or however far off an outlier. With the largest
-in place of the sum the same messages are Viterbi's.
+Sums are exact logsumexps: nothing underflows, however long a sequence is or however far off an outlier. With the
+largest in place of the sum the same messages are Viterbi's. Where numbers can be read, probabilities are tried first,
+scaled at each step, which costs a third: if none comes near underflow they are the same to rounding, else they are
+thrown away.
 
 A step is a few operations on all sequences. A few long ones are cut into pieces of about the root of their length: what
 a piece does to a message is a matrix of the states, made for all pieces side by side, so that T steps take about
@@ -23,9 +25,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Chain", "best_path", "drawn_path"]
+from weft.objectives.densities.sequences import readable
+
+__all__ = ["Chain", "Scaled", "best_path", "drawn_path"]
 
 _FAR = -1e30  # a log-probability of nothing that stays finite in sums, so that gradients do
+_LEAST = 1e-200  # a probability below which doubles begin to lose what adds up to it
 _LONG, _WORK = 256, 2**14  # from which length pieces pay, and up to which size of a step
 
 
@@ -55,7 +60,7 @@ class Chain:
             return 1
         return math.ceil(steps / math.ceil(math.sqrt(steps / 2)))
 
-    def _cut(self, values: Tensor, fill: float) -> Tensor:
+    def cut(self, values: Tensor, fill: float) -> Tensor:
         """Steps after the first, `(turns, ..., B * pieces)`: the pieces stand beside the sequences."""
         later, pieces = values[1:], self.pieces
         if pieces == 1:
@@ -64,9 +69,9 @@ class Chain:
         rest = later.new_full((turns * pieces - len(later), *later.shape[1:]), fill)
         return torch.cat([later, rest]).unflatten(0, (pieces, turns)).movedim(0, -1).flatten(-2)
 
-    def _uncut(self, found: list[Tensor]) -> Tensor:
+    def uncut(self, found: list[Tensor]) -> Tensor:
         """The inverse, of messages by turn."""
-        whole = torch.stack(found) if found else self.seen[:0]
+        whole = torch.stack(found) if found else self.seen[:0, ..., :1, :]
         if self.pieces == 1:
             return whole
         rows = self.seen.shape[-1]
@@ -75,7 +80,7 @@ class Chain:
 
     def _carried(self) -> Tensor:
         """What each piece does to a message: `(..., K, K, B, pieces)`, from a state before it to one at its end."""
-        seen, inside = self._cut(self.seen, 0.0), self._cut(self.inside, False)
+        seen, inside = self.cut(self.seen, 0.0), self.cut(self.inside, False)
         states = seen.shape[-2]
         eye = torch.eye(states, dtype=torch.bool, device=seen.device).unsqueeze(-1)
         done = torch.where(eye, 0.0, _FAR).to(seen).expand(*seen.shape[1:-2], states, *seen.shape[-2:])
@@ -95,10 +100,10 @@ class Chain:
                 entries.append(self.over(entries[-1].unsqueeze(-2) + carried[..., piece], -3))
             message = torch.stack(entries, -1).flatten(-2)
         moves, found = self.moves.unsqueeze(-1), []
-        for step, within in zip(self._cut(self.seen, 0.0), self._cut(self.inside, False), strict=True):
+        for step, within in zip(self.cut(self.seen, 0.0), self.cut(self.inside, False), strict=True):
             message = torch.where(within, self.over(message.unsqueeze(-2) + moves, -3) + step, message)
             found.append(message)
-        return torch.cat([first.unsqueeze(0), self._uncut(found)])
+        return torch.cat([first.unsqueeze(0), self.uncut(found)])
 
     def backward(self, carried: Tensor | None = None) -> Tensor:
         """log g for every step, `(T, ..., K, B)`."""
@@ -110,14 +115,17 @@ class Chain:
                 exits.append(self.over(carried[..., piece] + exits[-1].unsqueeze(-3), -2))
             message = torch.stack(exits[::-1], -1).flatten(-2)
         moves, found = self.moves.unsqueeze(-1), []
-        turns = zip(self._cut(self.seen, 0.0).flip(0), self._cut(self.inside, False).flip(0), strict=True)
+        turns = zip(self.cut(self.seen, 0.0).flip(0), self.cut(self.inside, False).flip(0), strict=True)
         for step, within in turns:
             message = torch.where(within, self.over(moves + (step + message).unsqueeze(-3), -2), message)
             found.append(message)
-        return torch.cat([self._uncut(found[::-1]), last.unsqueeze(0)])
+        return torch.cat([self.uncut(found[::-1]), last.unsqueeze(0)])
 
     def evidence(self) -> Tensor:
         """log p(x) of each sequence, `(..., B)`."""
+        quick = Scaled.of(self)
+        if quick is not None:
+            return quick.evidence
         return self.over(self.forward()[-1], -2)
 
     def posterior(self, weight: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,6 +137,9 @@ class Chain:
         Returns:
             `(..., B)`; `(T, ..., K, B)`, 0 after the end; `(..., K, K)`, summed over steps and sequences.
         """
+        quick = Scaled.of(self)
+        if quick is not None:
+            return quick.posterior(weight)
         carried = self._carried() if self.pieces > 1 else None
         f, g = self.forward(carried), self.backward(carried)
         evidence = self.over(f[-1], -2, keepdim=True)
@@ -142,6 +153,101 @@ class Chain:
         return evidence.squeeze(-2), each, torch.stack(moved, -2)
 
 
+@dataclass(frozen=True)
+class Scaled:
+    """The same messages as probabilities, scaled at each step to sum to 1.
+
+    Attributes:
+        chain: whose they are.
+        f: forward, `(T, ..., K, B)`, p(z_t | x_1..x_t).
+        b: the densities of what is seen, over the largest of each step.
+        scale: what each step was divided by, `(T, ..., 1, B)`; 1 after the end.
+        evidence: log p(x), `(..., B)`.
+    """
+
+    chain: Chain
+    f: Tensor
+    b: Tensor
+    scale: Tensor
+    evidence: Tensor
+
+    @classmethod
+    def of(cls, chain: Chain) -> Scaled | None:
+        """The messages, or None where they may have lost something, or where that cannot be told."""
+        if chain.over is not torch.logsumexp or not readable(chain.seen):
+            return None
+        peak = chain.seen.detach().amax(-2, keepdim=True)
+        b = (chain.seen - peak).exp()
+        moves, whole = chain.moves.exp().mT, bool(chain.inside.all())
+        first = chain.start.exp().unsqueeze(-1) * b[0]
+        scale = first.sum(-2, keepdim=True)
+        f = first = first / scale
+        exits = None
+        if chain.pieces > 1:
+            entries = [first]
+            carried = _scaled_pieces(chain, b)
+            for piece in range(chain.pieces):
+                new = (entries[-1].unsqueeze(-2) * carried[..., piece]).sum(-3)
+                entries.append(new / new.sum(-2, keepdim=True))
+            f = torch.stack(entries[:-1], -1).flatten(-2)
+            exits = torch.stack(entries[1:], -1).flatten(-2)
+        found, scales = [], []
+        for step, within in zip(chain.cut(b, 1.0), chain.cut(chain.inside, False), strict=True):
+            new = (moves @ f) * step
+            c = new.sum(-2, keepdim=True)
+            new = new / c
+            f = new if whole and exits is None else torch.where(within, new, f)
+            found.append(f)
+            scales.append(c)
+        if exits is not None and not torch.allclose(f, exits, rtol=1e-8, atol=0.0):
+            return None
+        every = torch.cat([first.unsqueeze(0), chain.uncut(found)])
+        if not bool((every > _LEAST).all()):
+            return None
+        scale = torch.cat([scale.unsqueeze(0), chain.uncut(scales)])
+        told = torch.where(chain.inside, scale.log() + peak, 0.0).sum((0, -2))
+        return cls(chain, every, b, torch.where(chain.inside, scale, 1.0), told)
+
+    def posterior(self, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """As `Chain.posterior`."""
+        chain, moves = self.chain, self.chain.moves.exp()
+        ratio = self.b / self.scale
+        g = last = torch.ones_like(self.f[0])
+        if chain.pieces > 1:
+            exits, carried = [last], _scaled_pieces(chain, self.b)
+            turns = math.ceil((len(self.f) - 1) / chain.pieces)
+            for piece in range(chain.pieces - 1, 0, -1):
+                new = (carried[..., piece] * exits[-1].unsqueeze(-3)).sum(-2)
+                entry = self.f[piece * turns]
+                exits.append(new / (new * entry).sum(-2, keepdim=True))  # as f and g of a step make 1 together
+            g = torch.stack(exits[::-1], -1).flatten(-2)
+        found = []
+        turns_back = zip(chain.cut(ratio, 1.0).flip(0), chain.cut(chain.inside, False).flip(0), strict=True)
+        for step, within in turns_back:
+            g = torch.where(within, moves @ (step * g), g)
+            found.append(g)
+        every = torch.cat([chain.uncut(found[::-1]), last.unsqueeze(0)])
+        each = self.f * every * chain.inside
+        counted = chain.inside[1:] if weight is None else chain.inside[1:] * weight.unsqueeze(-2)
+        tail = ratio[1:] * every[1:] * counted
+        moved = torch.einsum("t...ib,t...jb->...ij", self.f[:-1], tail) * moves
+        return self.evidence, each, moved
+
+
+def _scaled_pieces(chain: Chain, b: Tensor) -> Tensor:
+    """What each piece does to a message up to a factor, `(..., K, K, B, pieces)`."""
+    seen, inside = chain.cut(b, 1.0), chain.cut(chain.inside, False)
+    states = seen.shape[-2]
+    eye = torch.eye(states, dtype=seen.dtype, device=seen.device).unsqueeze(-1)
+    done = eye.expand(*seen.shape[1:-2], states, *seen.shape[-2:])
+    moves = chain.moves.exp().mT.unsqueeze(-3)
+    for step, within in zip(seen, inside, strict=True):
+        new = (moves @ done) * step.unsqueeze(-3)
+        new = new / new.sum((-3, -2), keepdim=True)
+        done = torch.where(within.unsqueeze(-3), new, done)
+    return done.unflatten(-1, (chain.seen.shape[-1], chain.pieces))
+
+
 def best_path(chain: Chain) -> Tensor:
     """The likeliest path of each sequence, `(T, ..., B)`, -1 after its end (Viterbi).
 
@@ -149,16 +255,23 @@ def best_path(chain: Chain) -> Tensor:
         chain: with `over=torch.amax`.
     """
     messages = chain.forward()
-    came = torch.stack(  # to each state, from where
-        [(messages[:-1] + chain.moves[..., j].unsqueeze(-1)).argmax(-2) for j in range(messages.shape[-2])], -2
-    )
-    state = messages[-1].argmax(-2)
-    path = [state]
-    for t in range(len(messages) - 1, 0, -1):
-        before = came[t - 1].gather(-2, state.unsqueeze(-2)).squeeze(-2)
-        state = torch.where(chain.inside[t].squeeze(-2), before, state)
-        path.append(state)
-    return torch.where(chain.inside.squeeze(-2), torch.stack(path[::-1]), -1)
+    states, rows = messages.shape[-2:]
+    before = torch.cat([messages[:1], messages[:-1]])
+    came = torch.stack([(before + chain.moves[..., j].unsqueeze(-1)).argmax(-2) for j in range(states)], -2)
+    # From each state at a piece's end, the way back through it; then the ends, from the last one on.
+    turns, within = chain.cut(came, 0).flip(0), chain.cut(chain.inside, False).flip(0)
+    back = torch.arange(states, device=came.device).unsqueeze(-1).expand(turns.shape[1:] or came.shape[1:])
+    found = []
+    for step, here in zip(turns, within, strict=True):
+        back = torch.where(here, step.gather(-2, back), back)
+        found.append(back)
+    ends = [messages[-1].argmax(-2, keepdim=True)]
+    through = back.unflatten(-1, (rows, chain.pieces))
+    for piece in range(chain.pieces - 1, 0, -1):
+        ends.append(through[..., piece].gather(-2, ends[-1]))
+    end = torch.stack(ends[::-1], -1).flatten(-2)
+    path = torch.cat([chain.uncut([way.gather(-2, end) for way in found[::-1]]).long(), ends[0].unsqueeze(0)])
+    return torch.where(chain.inside, path, -1).squeeze(-2)
 
 
 def drawn_path(chain: Chain, u: Tensor) -> Tensor:

@@ -30,8 +30,9 @@ class HMM(SequenceDensity):
     algorithm, from a start that is drawn for each replica, so that `replicas=50` are fifty restarts in one call;
     `inference="gradient"` descends to the same parameters: the logits of start and moves, and the law's numbers.
 
-    A row is a sequence: text or token numbers for `law="categorical"`, else arrays `(length,)` or `(length, d)`, in which
-    NaN is a gap (with `covariance="diagonal"`): what is missing is summed out exactly. Densities are given the length.
+    A row is a sequence: text or token numbers for `law="categorical"`, else an array, `(length,)` or `(length, d)`, in
+    which NaN is a gap (with `covariance="diagonal"`): what is missing is summed out exactly. Densities are given the
+    length.
 
     Args:
         states: how many.
@@ -50,9 +51,9 @@ class HMM(SequenceDensity):
 
     Example:
         >>> from weft import Learner
-        >>> hmm = Learner(HMM(states=2), random_state=0).fit(["aabbaabb", "abbaabbaa", "bbaabb"])
-        >>> hmm.log_prob(["aabb"]).round(2), hmm.forecast(["aa"], steps=2)["token"]
-        (array([-1.85], dtype=float32), array([[1, 1]]))
+        >>> hmm = Learner(HMM(states=2), random_state=0).fit(["aaabbbbaaaa", "bbbaaaaabb", "aabbbbb"])
+        >>> hmm.log_prob(["aabb"]).round(2), hmm.decode(["aabb"])[0, :4]
+        (array([-2.32]), array([1, 1, 0, 0]))
     """
 
     solves = "together"
@@ -116,8 +117,16 @@ class HMM(SequenceDensity):
         self.longest, self.single = field.shape[0], len(field.shape) == 1
         self.emissions = self._emissions(field)
         self.start = nn.Parameter(torch.zeros(self.states))
-        self.moves = nn.Parameter(torch.eye(self.states) + 0.1 * torch.randn(self.states, self.states))
-        self.seen_by = nn.Parameter(torch.randn(self.states, self.emissions.size))
+        self.moves = nn.Parameter(torch.zeros(self.states, self.states))
+        self.seen_by = nn.Parameter(torch.zeros(self.states, self.emissions.size))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Where a descent begins: states that rather stay, with laws at random."""
+        self.start.zero_()
+        self.moves.normal_(std=0.1).diagonal().add_(1.0)
+        self.seen_by.normal_()
 
     def _emissions(self, field: Field) -> Emissions:
         if self.law == "categorical":
@@ -132,14 +141,18 @@ class HMM(SequenceDensity):
     def refuse(self, x: Tensor, length: Tensor, observed: Tensor | None) -> None:
         super().refuse(x, length, observed)
         if isinstance(self.emissions, Independent):
-            within = inside(length, x.shape[length.dim()]).reshape(*x.shape[: length.dim() + 1], *[1] * (not self.single))
+            within = inside(length, x.shape[length.dim()]).reshape(
+                *x.shape[: length.dim() + 1], *[1] * (not self.single)
+            )
             wanted = within.expand(x.shape) if observed is None else within & observed
             as_rows = (-1, len(self.emissions.laws))
             self.emissions.laws.refuse(x.reshape(as_rows), wanted.reshape(as_rows))
 
     # --- the joint density ----------------------------------------------------------------------------------
 
-    def _chain(self, theta: Solution, x: Tensor, length: Tensor, observed: Tensor | None, *, best: bool = False) -> Chain:
+    def _chain(
+        self, theta: Solution, x: Tensor, length: Tensor, observed: Tensor | None, *, best: bool = False
+    ) -> Chain:
         """The chain of parameters `(..., K)` beside what is seen, `(..., n, L[, d])`."""
         axis = length.dim() - 1
         n, steps = x.shape[axis : axis + 2]
@@ -224,7 +237,7 @@ class HMM(SequenceDensity):
     @capability(merge="share", kind="sequential")
     def sample(self, n: int, length: int | None = None) -> Tensor:
         """Sequences of one length, by default that of the longest in training."""
-        states = self._walk(self.start.double().softmax(-1).expand(n, -1), self._long(length, "length", self.longest))
+        states = self._walk(self.start.double().softmax(-1).expand(n, -1), self.long(length, "length", self.longest))
         return self._shown(states, "x")
 
     @capability(merge="refuse")
@@ -250,11 +263,11 @@ class HMM(SequenceDensity):
             steps: how many.
 
         Returns:
-            `mean` and `variance` of each number, `(n, steps[, d])`; of tokens the `probability` of each, `(n, steps, k)`,
-            and the likeliest `token`.
+            `mean` and `variance` of each number, `(n, steps[, d])`; of tokens the `probability` of each,
+            `(n, steps, k)`, and the likeliest `token`.
         """
         share, moves, ahead = self._now(x, x_length, observed), self.moves.double().softmax(-1), []
-        for _ in range(self._long(steps, "steps")):
+        for _ in range(self.long(steps, "steps")):
             share = share @ moves
             ahead.append(share)
         shares, theta = torch.stack(ahead, 1), self.seen_by.double()
@@ -264,15 +277,13 @@ class HMM(SequenceDensity):
         mean, variance = self.emissions.moments(theta)
         middle = shares @ mean
         spread = shares @ variance + torch.einsum("nsk,nskd->nsd", shares, (mean - middle.unsqueeze(2)).square())
-        return {"mean": self._plain(middle), "variance": self._plain(spread)}
+        return {"mean": self.plain(middle), "variance": self.plain(spread)}
 
     @capability(merge="share", kind="sequential", asks="rows", gives="x")
-    def forecast_sample(
-        self, x: Tensor, x_length: Tensor, observed: Tensor | None = None, steps: int = 1
-    ) -> Tensor:
+    def forecast_sample(self, x: Tensor, x_length: Tensor, observed: Tensor | None = None, steps: int = 1) -> Tensor:
         """One continuation of each sequence, drawn, `(n, steps[, d])`; `steps` says how long."""
         share = self._now(x, x_length, observed) @ self.moves.double().softmax(-1)
-        return self._shown(self._walk(share, self._long(steps, "steps")), "continuation")
+        return self._shown(self._walk(share, self.long(steps, "steps")), "continuation")
 
     @capability(merge="share", kind="direct", asks="rows")
     def impute(self, x: Tensor, x_length: Tensor, observed: Tensor | None = None) -> Tensor:
@@ -304,15 +315,7 @@ class HMM(SequenceDensity):
     def _shown(self, states: Tensor, place: str) -> Tensor:
         """What states `(n, L)` show, drawn."""
         drawn = self.emissions.draw(self.seen_by[states], place)
-        return drawn if isinstance(self.emissions, Tokens) else self._plain(drawn)
-
-    def _plain(self, values: Tensor) -> Tensor:
-        """Without the last axis, where a step is one number."""
-        return values.squeeze(-1) if self.single else values
-
-    def _long(self, asked: int | None, name: str, usual: int = 1) -> int:
-        Whole(1).check(usual if asked is None else asked, f"{name} of what is asked of HMM")
-        return usual if asked is None else asked
+        return drawn if isinstance(self.emissions, Tokens) else self.plain(drawn)
 
 
 def _beside(x: Tensor, states: int) -> Tensor:

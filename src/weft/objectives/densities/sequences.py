@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from weft.core.legal import Whole
 from weft.core.objective import Iterations, Output, Solution
 from weft.core.random import fold, unit
 from weft.core.source import Batch, Source
@@ -14,7 +15,7 @@ from weft.core.state import State
 from weft.objectives.densities.density import Density
 from weft.objectives.densities.rows import all_rows
 
-__all__ = ["SequenceDensity", "chosen_far_apart", "inside", "rising", "widened"]
+__all__ = ["SequenceDensity", "chosen_far_apart", "inside", "readable", "rising", "widened"]
 
 
 class SequenceDensity(Density):
@@ -23,19 +24,20 @@ class SequenceDensity(Density):
     Rows are padded, and `x_length` says where each ends. What stands after the end has no part in anything.
     """
 
+    single: bool  # whether a step is one number, and not several
     columns = "features"  # a row is a sequence and not a record of columns
 
     def forward(self, batch: Batch, player: str = "") -> Output:
         if "x_length" not in batch:
             raise ValueError(
-                f"expected sequences for {type(self).__name__}, with their lengths, got rows of a table; give a list of "
-                "arrays, (length,) or (length, values) each, or an array with a sequence in each row"
+                f"expected sequences for {type(self).__name__}, with their lengths, got rows of a table; give a list "
+                "of arrays, (length,) or (length, values) each, or an array with a sequence in each row"
             )
         return Output(-self.log_prob(batch["x"], **{name: batch[name] for name in self.companions}))
 
     def seen(self, x: Tensor, length: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Steps `(..., n, L, d)` in double precision (tokens as they are), no longer than the longest sequence."""
-        if not _mapped(length) and length.device.type == "cpu" and length.numel():
+        if readable(length) and length.numel():
             if not torch.is_grad_enabled():
                 self.refuse(x, length, observed)
             longest = max(1, int(length.max()))
@@ -68,6 +70,16 @@ class SequenceDensity(Density):
         weight = rows.get("weight")
         return x, length, observed, torch.ones_like(length, dtype=torch.float64) if weight is None else weight.double()
 
+    def plain(self, values: Tensor) -> Tensor:
+        """Without the last axis, where a step is one number."""
+        return values.squeeze(-1) if self.single else values
+
+    def long(self, asked: int | None, name: str, usual: int = 1) -> int:
+        """How many steps are asked for."""
+        steps = usual if asked is None else asked
+        Whole(1).check(steps, f"{name} of what is asked of {type(self).__name__}")
+        return steps
+
     def refuse_steps(self, x: Tensor, length: Tensor, observed: Tensor | None, states: int) -> None:
         """Raises where there is too little to learn from: fewer steps than states, columns that do not vary."""
         within = inside(length, x.shape[length.dim()])
@@ -98,9 +110,9 @@ def widened(answer: Tensor, steps: int, fill: float = 0) -> Tensor:
     return torch.cat([answer, rest], 1)
 
 
-def _mapped(tensor: Tensor) -> bool:
-    """Whether a vmap is around it, under which no number can be read."""
-    return torch._C._functorch.is_batchedtensor(tensor)
+def readable(tensor: Tensor) -> bool:
+    """Whether its numbers can be read at no cost: on the CPU, and no vmap around it."""
+    return tensor.device.type == "cpu" and not torch._C._functorch.is_batchedtensor(tensor)
 
 
 def chosen_far_apart(x: Tensor, usable: Tensor, count: int, key: Tensor) -> Tensor:
