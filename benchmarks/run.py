@@ -32,9 +32,9 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 NAMES = (
     *("mnist_epoch", "and_mask", "coupled", "fisher", "continual", "replicas", "maml", "cartpole", "startup"),
-    "mixtures",
+    *("mixtures", "hmm"),
 )
-PACKAGES = ("torch", "numpy", "skorch", "avalanche-lib", "higher", "stable-baselines3", "gymnasium")
+PACKAGES = ("torch", "numpy", "skorch", "avalanche-lib", "higher", "stable-baselines3", "gymnasium", "hmmlearn")
 # As in the Makefile, and for every contestant alike: see there.
 SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(2**25),

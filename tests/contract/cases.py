@@ -21,6 +21,7 @@ from weft.nets import MLP
 from weft.objectives import (
     DANN,
     GAN,
+    HMM,
     ICA,
     NCE,
     RBM,
@@ -35,6 +36,7 @@ from weft.objectives import (
     Mixture,
     NaiveBayes,
     Regression,
+    StateSpace,
 )
 from weft.sources import Arrays, Episodes, Mapped, Parquet, Rollouts, Shards, Stream, Unpaired
 from weft.strategies import (
@@ -99,6 +101,22 @@ def corridor():
     reward = torch.zeros(4, 2)
     reward[3, 1] = 1.0
     return FiniteMDP(torch.stack([left, right], 1), reward, horizon=8)
+
+
+LENGTH = torch.arange(ROWS) % 4 + 2
+OBSERVED = (torch.arange(5) < LENGTH[:, None]) & (torch.as_tensor(X) > -1.5)
+SERIES = {"x": torch.as_tensor(2 * X + 1) * OBSERVED, "x_length": LENGTH, "observed": OBSERVED}
+
+
+def series(kind):
+    """Sequences of two to five steps, some with a gap."""
+    return Arrays(**SERIES, environment=SITE, grouped=kind == "groups", batch_size=30)
+
+
+def some_series(keys, rows):
+    """Sequences of an environment."""
+    drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"]
+    return {name: values[drawn] for name, values in SERIES.items()}
 
 
 @dataclass
@@ -175,6 +193,20 @@ OBJECTIVES = {
     "gaussian-mixture": Case(lambda net: GaussianMixture(2, tolerance=1e-4), {"X": X}),
     "class-conditional": Case(lambda net: ClassConditional(Gaussian()), {"X": X, "y": LABEL}),
     "naive-bayes": Case(lambda net: NaiveBayes(law="normal"), {"X": X, "y": LABEL}),
+    "hmm": Case(
+        lambda net: HMM(2, law="normal", inference="gradient"),
+        source=series,
+        steps=20,
+        settings={"optimizer": ADAM},
+        episodes=lambda: Episodes(some_series, tasks=3, shots=4),
+    ),
+    "state-space": Case(
+        lambda net: StateSpace(1, inference="gradient"),
+        source=series,
+        steps=20,
+        settings={"optimizer": ADAM},
+        episodes=lambda: Episodes(some_series, tasks=3, shots=4),
+    ),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),

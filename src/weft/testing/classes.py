@@ -18,6 +18,7 @@ TRAITS = (
     "provides",
     "laws",
     "fields",
+    "companions",
     "distribution",
     "capabilities",
 )
@@ -32,6 +33,7 @@ class TraitClass(NamedTuple):
         decomposable, likelihood, on_policy, solved, adapts, provides: as declared.
         usual: whether what it predicts is of classes or normal, which strategies ask that draw or temper it.
         inputs: whether it reads x.
+        bare: whether nothing comes along with x (what is observed, how long rows are).
         environment: whether it reads which environment a row is of.
         answers: whether its capabilities predict every other field that it reads.
         samples: whether it draws rows.
@@ -46,6 +48,7 @@ class TraitClass(NamedTuple):
     provides: frozenset[str]
     usual: bool
     inputs: bool
+    bare: bool
     environment: bool
     answers: bool
     samples: bool
@@ -70,6 +73,7 @@ def trait_class(objective: Objective) -> TraitClass:
         provides=frozenset(objective.provides),
         usual=bool(objective.laws) and objective.laws <= {"categorical", "normal"},
         inputs="x" in objective.fields,
+        bare=not objective.companions,
         environment="environment" in objective.fields,
         answers=all(f"{name.removesuffix('y')}predict" in offered for name in targets),
         samples="sample" in offered,

@@ -111,8 +111,8 @@ def widened(answer: Tensor, steps: int, fill: float = 0) -> Tensor:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether its numbers can be read at no cost: on the CPU, and no vmap around it."""
-    return tensor.device.type == "cpu" and not torch._C._functorch.is_batchedtensor(tensor)
+    """Whether its numbers can be read at no cost: on the CPU, with no transformation such as vmap around it."""
+    return tensor.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def chosen_far_apart(x: Tensor, usable: Tensor, count: int, key: Tensor) -> Tensor:

@@ -105,6 +105,8 @@ class GenerativeReplay(Replay):
     def refuses(self, objective: Objective) -> str | None:
         if reason := super().refuses(objective):
             return reason
+        for name in objective.companions:
+            return f"a generator draws rows x, and nothing tells the {name!r} of a row drawn"
         for name in objective.fields:
             told = _answer(name)
             if name != "x" and not told:
