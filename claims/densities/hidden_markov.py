@@ -47,8 +47,8 @@ class HiddenMarkov(Claim):
         "absolute error of moves and laws must be at most .04 at the largest number of sequences, and fall like one "
         "over the root of their number: a slope of -1/2 within .2."
     )
-    quick = {"seeds": 6, "sizes": (16, 64), "restarts": 3}
-    full = {"seeds": 20, "sizes": (16, 64, 256, 1024), "restarts": 8}
+    quick = {"seeds": 6, "sizes": (32, 512), "restarts": 3}
+    full = {"seeds": 20, "sizes": (32, 128, 512), "restarts": 6}
     mutant = Mutant(
         what="the likeliest path counted in place of all",
         misses="recursion against all paths",
