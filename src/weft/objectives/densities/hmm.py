@@ -65,7 +65,7 @@ class HMM(SequenceDensity):
         "inference": Choice("em", "gradient"),
         "iterations": Whole(1),
         "tolerance": Number(0),
-        "floor": Number(0, ends="()"),
+        "floor": Number(0),
         "prior": Number(0),
     }
 

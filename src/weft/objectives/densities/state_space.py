@@ -61,7 +61,7 @@ class StateSpace(SequenceDensity):
         "inference": Choice("em", "gradient"),
         "iterations": Whole(1),
         "tolerance": Number(0),
-        "floor": Number(0, ends="()"),
+        "floor": Number(0),
     }
 
     def __init__(
