@@ -56,8 +56,8 @@ class MAPAndML(Claim):
     tolerance = (
         "With the fewest rows, for each of a coin, a Gaussian and a mixture, the whole interval of the median over the "
         "seeds (whose tails are heavy) must say that maximum likelihood is better on its own rows than on fresh ones, "
-        "and that MAP beats it there, each by .01 nats a row (of a coin: a flip), which no rounding makes. With the most "
-        "rows the two may differ by .02."
+        "and that MAP beats it there, each by .01 nats a row (of a coin: a flip), which no rounding makes. With the "
+        "most rows the two may differ by .02."
     )
     quick = {"seeds": 6, "sizes": (10, 1000)}
     full = {"seeds": 30, "sizes": (10, 30, 100, 300, 1000, 3000, 10_000)}

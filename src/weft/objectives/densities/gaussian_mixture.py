@@ -106,8 +106,8 @@ class GaussianMixture(Mixing):
         super().validate()
         if self.inference == "gradient" and self.prior:
             raise ValueError(
-                f"expected no prior with inference='gradient', which descends the likelihood alone, got {self.prior:g}; "
-                "leave it out, or take inference='em'"
+                f"expected no prior with inference='gradient', which descends the likelihood alone, got {self.prior:g}"
+                "; leave it out, or take inference='em'"
             )
 
     @property
