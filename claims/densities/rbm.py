@@ -61,8 +61,8 @@ class RestrictedBoltzmann(Claim):
         "The data are random laws of five bits (every row with its probability), which two hidden units cannot be: "
         "where they can, one step has no bias either, since its chain then begins in equilibrium. Where training ends, "
         "the likelihood's gradient is known by enumeration; it must be larger for one step than for persistent chains, "
-        "without a margin. The mean error of log Z by annealing must be within .05 nats of 0, and 95 % intervals must hold "
-        "it in 92 to 98 % of the repetitions: 3 % either side of nominal."
+        "without a margin. The mean error of log Z by annealing must be within .05 nats of 0, and 95 % intervals must "
+        "hold it in 92 to 98 % of the repetitions: 3 % either side of nominal."
     )
     quick = {"seeds": 6, "laws": 2, "steps": 400, "repetitions": 1000, "temperatures": 100}
     full = {"seeds": 8, "laws": 10, "steps": 4000, "repetitions": 4000, "temperatures": 400}

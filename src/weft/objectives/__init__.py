@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from weft.objectives.densities.class_conditional import ClassConditional
     from weft.objectives.densities.gaussian import Gaussian
     from weft.objectives.densities.gaussian_mixture import GaussianMixture
+    from weft.objectives.densities.hmm import HMM
     from weft.objectives.densities.ica import ICA
     from weft.objectives.densities.independent import Independent
     from weft.objectives.densities.mixture import Mixture
     from weft.objectives.densities.naive_bayes import NaiveBayes
     from weft.objectives.densities.nce import NCE
     from weft.objectives.densities.rbm import RBM
-    from weft.objectives.densities.hmm import HMM
     from weft.objectives.densities.state_space import StateSpace
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN

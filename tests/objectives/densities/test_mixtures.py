@@ -250,7 +250,7 @@ def test_a_table_of_all_kinds_with_gaps():
     holes = table.astype(object).mask(rng.random(table.shape) < 0.15)
     holes["height"] = holes["height"].astype(float)
     learner = fitted(Mixture(2), holes)
-    assert [law.name for law in learner.objective_.laws.laws] == ["normal", "bernoulli", "categorical"]
+    assert [law.name for law in learner.objective_.entries.laws] == ["normal", "bernoulli", "categorical"]
     asked = holes.iloc[:0].reindex(range(200))
     asked["height"] = 10.0
     full = learner.impute(asked, random_state=0)

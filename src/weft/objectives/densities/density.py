@@ -33,8 +33,8 @@ class Density(Objective):
     Attributes:
         entries: the laws of a row's entries, set by `build` where each has one. Rows outside of their support are then
             refused, before training begins with them and whatever the model is asked about them.
-        varies: whether columns of real numbers must vary, which are refused else: where no floor keeps it, a density has
-            no bound on those that do not.
+        varies: whether columns of real numbers must vary, which are refused else: where no floor keeps it, a density
+            has no bound on those that do not.
     """
 
     fields: tuple[str, ...] = ("x",)

@@ -11,7 +11,7 @@ from weft.core.random import normal
 from weft.core.source import Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.density import Density
-from weft.objectives.densities.laws import laws_of
+from weft.objectives.densities.laws import Laws, laws_of
 from weft.objectives.densities.normals import (
     Patterns,
     collapsed,
@@ -64,6 +64,7 @@ class Gaussian(Density):
 
     solved = True
     gaps = True
+    entries: Laws
     legal = {
         "covariance": Choice("full", "diagonal"),
         "floor": Number(0),
@@ -94,8 +95,8 @@ class Gaussian(Density):
         return self.covariance == "full"
 
     def build(self, spec: Spec) -> None:
-        self.laws = self.entries = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
-        self.laws.refuse_others("normal", type(self).__name__)
+        self.entries = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
+        self.entries.refuse_others("normal", type(self).__name__)
         (d,) = spec["x"].shape
         self.mean = nn.Parameter(torch.zeros(d))
         self.scale = nn.Parameter(torch.zeros(d, d) if self.full else torch.zeros(d))
@@ -104,7 +105,7 @@ class Gaussian(Density):
         """Mean and covariance, in double precision."""
         rows = all_rows(source, state)
         x, weight, seen = rows["x"].double(), weights_of(rows).double(), rows["observed"]
-        refuse_rows(type(self).__name__, x, seen, weight, list(range(x.shape[1])), self.laws.names)
+        refuse_rows(type(self).__name__, x, seen, weight, list(range(x.shape[1])), self.entries.names)
         count = (weight[:, None] * seen).sum(0)
         mean = (weight[:, None] * x).sum(0) / count
         variance = (weight[:, None] * seen * (x - mean) ** 2).sum(0)
@@ -145,8 +146,8 @@ class Gaussian(Density):
         if int(lost) >= 0:
             raise ValueError(
                 f"expected columns that do not follow from one another for {type(self).__name__}, got "
-                f"{self.laws.names[int(lost)]} as a linear function of those before it in the {total:g} rows, so that "
-                "the density has no bound; leave it out, give more rows than columns, a floor (floor=1e-6) or a prior "
+                f"{self.entries.names[int(lost)]} as a linear function of those before it in the {total:g} rows, so "
+                "that the density has no bound; leave it out, give more rows than columns, a floor (floor=1e-6) or a prior "
                 "(prior=1), or take covariance='diagonal'"
             )
         return {"mean": mean, "scale": packed(factor)}

@@ -116,8 +116,8 @@ class GaussianMixture(Mixing):
         return self.covariance in ("full", "tied")
 
     def build(self, spec: Spec) -> None:
-        self.laws = self.entries = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
-        self.laws.refuse_others("normal", type(self).__name__)
+        self.entries = laws_of(spec["x"], "normal" if not spec["x"].columns else "auto")
+        self.entries.refuse_others("normal", type(self).__name__)
         k, d = self.components, spec["x"].shape[0]
         shape = {"full": (k, d, d), "tied": (1, d, d), "diagonal": (k, d), "spherical": (k, 1)}[self.covariance]
         self.declare({"logits": (k,), "mean": (k, d), "scale": shape}, random={"mean": 1.0})

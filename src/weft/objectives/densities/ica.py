@@ -123,7 +123,7 @@ class ICA(Density):
     # --- the model ----------------------------------------------------------------------------------------
 
     @capability(merge="logmeanexp", kind="exact", gives="density")
-    def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def log_prob(self, x: Tensor) -> Tensor:
         """log p(x), exact."""
         volume = torch.linalg.slogdet(self.unmixing)[1] + torch.linalg.slogdet(self.whitening)[1]
         share = self.share if self.prior == "mixed" else None

@@ -10,7 +10,7 @@ from weft.core.objective import Solution, capability
 from weft.core.source import Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.density import Density
-from weft.objectives.densities.laws import LAWS, laws_of
+from weft.objectives.densities.laws import LAWS, Laws, laws_of
 from weft.objectives.densities.rows import all_rows, refuse_rows, shared, weights_of
 
 __all__ = ["Independent"]
@@ -42,6 +42,7 @@ class Independent(Density):
     """
 
     solved = True
+    entries: Laws
     solves = "together"
     gaps = True
     legal = {
@@ -65,17 +66,17 @@ class Independent(Density):
         return not self.floor
 
     def build(self, spec: Spec) -> None:
-        self.laws = self.entries = laws_of(spec["x"], self.law, classes=self.classes)
-        self.theta = nn.Parameter(torch.zeros(self.laws.size))
+        self.entries = laws_of(spec["x"], self.law, classes=self.classes)
+        self.theta = nn.Parameter(torch.zeros(self.entries.size))
 
     def solve(self, source: Source, state: State) -> Solution:
         """The laws' parameters, in double precision, for all replicas."""
         taken = all_rows(source, state)
         x, observed, weight = taken["x"].double(), taken["observed"], weights_of(taken, 2).double()
-        self.laws.refuse(x, observed)
-        varying = [j for j, law in enumerate(self.laws.laws) if law.continuous] if not self.floor else []
-        refuse_rows(type(self).__name__, shared(x), shared(observed), shared(weight), varying, self.laws.names)
-        theta = self.laws.estimate(x, weight.unsqueeze(-1), observed, self.floor, self.smoothing).squeeze(-2)
+        self.entries.refuse(x, observed)
+        varying = [j for j, law in enumerate(self.entries.laws) if law.continuous] if not self.floor else []
+        refuse_rows(type(self).__name__, shared(x), shared(observed), shared(weight), varying, self.entries.names)
+        theta = self.entries.estimate(x, weight.unsqueeze(-1), observed, self.floor, self.smoothing).squeeze(-2)
         if not bool(torch.isfinite(theta).all()):
             raise ValueError(
                 "expected every outcome at least once, got one that never came, whose probability would be 0: give "
@@ -86,12 +87,12 @@ class Independent(Density):
     @capability(merge="logmeanexp", kind="exact")
     def log_prob(self, x: Tensor, observed: Tensor) -> Tensor:
         """The sum of the columns' log-densities, over what is observed."""
-        return (self.laws.log_prob(self.theta, x) * observed).sum(-1)
+        return (self.entries.log_prob(self.theta, x) * observed).sum(-1)
 
     @capability(merge="share", kind="direct")
     def sample(self, n: int) -> Tensor:
         """Rows drawn from it."""
-        return self.laws.draw(self.theta.expand(n, -1), "x")
+        return self.entries.draw(self.theta.expand(n, -1), "x")
 
     @capability(merge="share", kind="direct", asks="rows")
     def impute(self, x: Tensor, observed: Tensor) -> Tensor:
@@ -99,4 +100,4 @@ class Independent(Density):
         return torch.where(observed, x, self.sample(len(x)))
 
     def free_parameters(self) -> int:
-        return self.laws.free
+        return self.entries.free

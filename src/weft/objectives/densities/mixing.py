@@ -71,7 +71,7 @@ class Mixing(Density):
     floor: float
     tolerance: float
     iterations: int
-    laws: Laws
+    entries: Laws
     logits: nn.Parameter
 
     @property
@@ -279,9 +279,9 @@ class Mixing(Density):
                 f"expected at least as many rows as components, {self.components}, for {type(self).__name__}, got "
                 f"{int(there.min())}; take fewer components, or more rows"
             )
-        self.laws.refuse(rows.x, rows.observed)
-        varying = [j for j, law in enumerate(self.laws.laws) if law.continuous]
-        refuse_rows(type(self).__name__, rows.x, rows.observed, rows.weight, varying, self.laws.names)
+        self.entries.refuse(rows.x, rows.observed)
+        varying = [j for j, law in enumerate(self.entries.laws) if law.continuous]
+        refuse_rows(type(self).__name__, rows.x, rows.observed, rows.weight, varying, self.entries.names)
 
 
 def named(replicas: Tensor, count: int) -> str:

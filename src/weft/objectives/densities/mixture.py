@@ -97,23 +97,23 @@ class Mixture(Mixing):
         self.iterations = iterations
 
     def build(self, spec: Spec) -> None:
-        self.laws = self.entries = laws_of(spec["x"], self.law, classes=self.classes, freedom=self.freedom)
+        self.entries = laws_of(spec["x"], self.law, classes=self.classes, freedom=self.freedom)
         k = self.components
-        self.declare({"logits": (k,), "theta": (k, self.laws.size)}, random={"theta": 0.5})
+        self.declare({"logits": (k,), "theta": (k, self.entries.size)}, random={"theta": 0.5})
 
     def log_given(self, theta: Solution, x: Tensor, observed: Tensor | None) -> Tensor:
-        each = self.laws.log_prob(theta["theta"].unsqueeze(-3), x.unsqueeze(-2))
+        each = self.entries.log_prob(theta["theta"].unsqueeze(-3), x.unsqueeze(-2))
         return (each if observed is None else each * observed.unsqueeze(-2)).sum(-1)
 
     def draw(self, component: Tensor) -> Tensor:
-        return self.laws.draw(self.theta[component], "x")
+        return self.entries.draw(self.theta[component], "x")
 
     def fill(self, x: Tensor, observed: Tensor, component: Tensor) -> Tensor:
         return torch.where(observed, x, self.draw(component))
 
     def step(self, shown: Rows, theta: Solution) -> tuple[Solution, Tensor, Tensor]:
         """So many replicas at a time as fit the memory, each with all its entries at once."""
-        count, each = len(theta["theta"]), shown.x.shape[1] * self.components * len(self.laws)
+        count, each = len(theta["theta"]), shown.x.shape[1] * self.components * len(self.entries)
         most, found, evidence, lost = max(1, _NUMBERS // each), [], [], []
         for a in range(0, count, most):
             block = torch.arange(a, min(a + most, count), device=shown.x.device)
@@ -128,7 +128,7 @@ class Mixture(Mixing):
 
     def _maximize(self, rows: Rows, part: Tensor, theta: Tensor | None) -> Solution:
         mass = part.sum(-2).clamp_min(torch.finfo(part.dtype).tiny)
-        found = self.laws.estimate(rows.x, part, rows.observed, self.floor, self.smoothing, theta)
+        found = self.entries.estimate(rows.x, part, rows.observed, self.floor, self.smoothing, theta)
         return {"logits": (mass / mass.sum(-1, keepdim=True)).log(), "theta": found}
 
     def begin(self, rows: Rows, part: Tensor) -> tuple[Solution, Tensor]:
@@ -137,8 +137,8 @@ class Mixture(Mixing):
 
     def _lost(self, rows: Rows, theta: Tensor) -> Tensor:
         """For each replica the first component that has closed in on a single value of a density's, or -1."""
-        starts = [sum(law.size for law in self.laws.laws[:j]) for j in range(len(self.laws))]
-        own = [j for j, law in enumerate(self.laws.laws) if law.continuous]
+        starts = [sum(law.size for law in self.entries.laws[:j]) for j in range(len(self.entries))]
+        own = [j for j, law in enumerate(self.entries.laws) if law.continuous]
         variance = (2 * theta[..., [starts[j] + 1 for j in own]]).exp()
         return first_of(~(variance >= LOST * spread_of(rows.x, rows.observed)[:, None, own]).all(-1))
 
@@ -146,7 +146,7 @@ class Mixture(Mixing):
         """Numbers, roots of counts, an entry for each category; the column's mean at gaps."""
         seen = rows.observed.to(rows.x.dtype)
         columns = []
-        for j, law in enumerate(self.laws.laws):
+        for j, law in enumerate(self.entries.laws):
             own, there = rows.x[..., j : j + 1], seen[..., j : j + 1]
             if isinstance(law, Categorical):
                 own = (own == torch.arange(law.classes, device=own.device)).to(own.dtype)
@@ -157,4 +157,4 @@ class Mixture(Mixing):
         return torch.cat(columns, -1)
 
     def free_parameters(self) -> int:
-        return self.components - 1 + self.components * self.laws.free
+        return self.components - 1 + self.components * self.entries.free

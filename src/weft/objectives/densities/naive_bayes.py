@@ -55,7 +55,7 @@ class NaiveBayes(ClassConditional):
     def parts_for(self, taken: Batch, weight: Tensor) -> list[Density]:
         """With the floor in the units of the rows."""
         parts = self.densities()
-        laws = parts[0].laws.laws if isinstance(parts[0], Independent) else ()
+        laws = parts[0].entries.laws if isinstance(parts[0], Independent) else ()
         continuous = [j for j, law in enumerate(laws) if law.continuous]
         if not continuous or not self.floor:
             return parts

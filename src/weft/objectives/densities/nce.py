@@ -197,11 +197,12 @@ class NCE(Density):
     def log_unnormalized(self, x: Tensor) -> Tensor:
         """f(x), the model's log-density up to a constant."""
         model: Any = self.model
-        found: Tensor = (model.log_unnormalized if isinstance(model, Objective) else model)(x).reshape(len(x))
+        give = model.log_unnormalized if isinstance(model, Objective) else model
+        found: Tensor = give(x).reshape(len(x))  # type: ignore[operator]
         return found
 
     @capability(merge="logmeanexp", kind="estimate", gives="density")
-    def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) with the normalizer that was learned: an estimate."""
         return self.log_unnormalized(x.to(self.log_normalizer.dtype)) - self.log_normalizer
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.core.corpus import Corpus
 from weft.core.legal import Choice, Whole
 from weft.core.objective import Capability, Output, Solution, capability
 from weft.core.optimizer import Optimizer
@@ -237,7 +239,7 @@ class RBM(Density):
             self.fantasies = end.detach()
         return Output(self.units.free_energy(x) - self.units.free_energy(self.fantasies).mean())
 
-    def measure(self, batch: Batch) -> dict[str, Tensor]:
+    def measure(self, batch: Batch) -> Mapping[str, Tensor | Corpus]:
         x = self._bits(batch["x"])
         columns = x.shape[1]
         bit = (uniform((len(x),), place="bit", dtype=x.dtype) * columns).long().clamp_max(columns - 1)
@@ -267,7 +269,7 @@ class RBM(Density):
         return ais(self.units, chains=int(self.annealed), temperatures=int(self.temperatures)).log_normalizer
 
     @capability(merge="logmeanexp", kind="estimate", gives="density")
-    def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) = -F(x) - log Z, exact or with an estimate of log Z, as its kind says."""
         return -self.units.free_energy(self._asked(x)) - self.log_normalizer()
 

@@ -267,12 +267,12 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
         elif "sample" in offered:
             answer = learner.sample(SAMPLES, random_state=0)
             answer = learner.read(answer)["x"] if hasattr(answer, "iloc") else answer  # a table, as the net sees it
-            out["Samples"] = samples(np.asarray(answer, dtype=float), rows, sections)
+            out["Samples"] = [*samples(np.asarray(answer, dtype=float), rows, sections)]
         if rows is not None and {"transform", "inverse_transform"} <= offered.keys():
             learner = learner.replica(0) if learner.replicas is not None else learner
             few = rows[:SAMPLES]
             again = np.asarray(learner.inverse_transform(learner.transform(few)), dtype=float)
-            out["Reconstructions"] = reconstructions(np.asarray(few, dtype=float), again, sections)
+            out["Reconstructions"] = [*reconstructions(np.asarray(few, dtype=float), again, sections)]
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         out["Samples"] = [el("p", f"None could be drawn: {error}", class_="note")]
     return out
