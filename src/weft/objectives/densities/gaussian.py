@@ -147,8 +147,8 @@ class Gaussian(Density):
             raise ValueError(
                 f"expected columns that do not follow from one another for {type(self).__name__}, got "
                 f"{self.entries.names[int(lost)]} as a linear function of those before it in the {total:g} rows, so "
-                "that the density has no bound; leave it out, give more rows than columns, a floor (floor=1e-6) or a prior "
-                "(prior=1), or take covariance='diagonal'"
+                "that the density has no bound; leave it out, give more rows than columns, a floor (floor=1e-6) or a "
+                "prior (prior=1), or take covariance='diagonal'"
             )
         return {"mean": mean, "scale": packed(factor)}
 
