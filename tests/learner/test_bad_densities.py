@@ -128,3 +128,10 @@ def test_what_has_no_density_says_what_to_do(objective, name, message):
     assert not hasattr(learner, name)
     with pytest.raises(AttributeError, match=message):
         getattr(learner, name)
+
+
+def test_classes_are_told_apart_by_whole_numbers_without_a_warning():
+    X, y = rng.integers(0, 17, size=(40, 2)), np.arange(40) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted(NaiveBayes(), X, y)

@@ -69,7 +69,7 @@ class Density(Objective):
         if self.varies:
             self.refuse_constant(x[:, real], names, there[:, real])
         whole = (~there | (x == x.floor()))[:, real].all(0)
-        if bool(whole.any()):
+        if bool(whole.any()) and "y" not in self.fields:  # classes are told apart by whole numbers as well
             told = ", ".join([name for name, odd in zip(names, whole.tolist(), strict=True) if odd][:5])
             warnings.warn(
                 f"expected real numbers for the density of {type(self).__name__}, got whole ones alone in {told}, "
