@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from weft.objectives.densities.class_conditional import ClassConditional
     from weft.objectives.densities.gaussian import Gaussian
     from weft.objectives.densities.gaussian_mixture import GaussianMixture
+    from weft.objectives.densities.histogram import Histogram
     from weft.objectives.densities.hmm import HMM
     from weft.objectives.densities.ica import ICA
     from weft.objectives.densities.independent import Independent
+    from weft.objectives.densities.kernel_density import KernelDensity
+    from weft.objectives.densities.lda import LDA
     from weft.objectives.densities.mixture import Mixture
     from weft.objectives.densities.naive_bayes import NaiveBayes
     from weft.objectives.densities.nce import NCE
