@@ -71,6 +71,7 @@ TAKES = {
         "RBM.enumerate",
         *("LeastSquares.ridge", "REINFORCE.discount", "Arrays.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
+        *("Histogram.tails", "LDA.tolerance"),
         *("Learner.epochs", "Learner.steps", "Learner.random_state"),
         *("*.lr", "*.weight_decay", "SGD.momentum", "RMSprop.momentum", "Muon.momentum", "*.dampening", "*.rho"),
         *("A*.eps", "NAdam.eps", "RAdam.eps", "Muon.eps", "RMSprop.eps", "*.lr_decay", "*.momentum_decay"),

@@ -80,8 +80,8 @@ class Transposed(Histogram):
 def test_mutants_are_caught():
     with pytest.raises(ContractError, match="total probability of 1"):
         check_density(NoVolume(bins=6), X, box=[(-2, 22)])
+    skewed = rng.random((400, 2)) ** [1, 2]
     with pytest.raises(ContractError, match="samples with the frequencies"):
-        skewed = rng.random((400, 2)) ** [1, 2]
         check_density(Transposed(bins=4), skewed, box=list(zip(skewed.min(0), skewed.max(0), strict=True)))
 
 

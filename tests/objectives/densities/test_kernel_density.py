@@ -14,7 +14,7 @@ from sklearn.neighbors import KernelDensity as Peer
 from weft import Learner
 from weft.engine.memory import peak
 from weft.objectives import KernelDensity
-from weft.objectives.densities import kernels
+from weft.objectives.densities import kernel_density, kernels
 from weft.objectives.densities.kernels import KERNELS, Normal
 from weft.testing import ContractError, check_density
 
@@ -188,6 +188,16 @@ def test_blocks_change_nothing_and_bound_the_memory(monkeypatch):
     zero = torch.zeros(20_000, dtype=torch.float64)
     taken = peak(lambda: kernels.log_sums(Normal(), rows[:5000], rows, zero, zero))
     assert taken < 40e6  # the matrix of all kernels would take 800
+
+
+def test_the_loss_of_many_rows_is_told_from_some(monkeypatch):
+    weight = rng.random(150)
+    learner = fitted(X, weight, bandwidth="scott")
+    each = -learner.log_prob(X)
+    assert learner.history_["loss"][-1] == pytest.approx(np.average(each, weights=weight))
+    monkeypatch.setattr(kernel_density, "_MEASURED", 40)
+    some = fitted(X, weight, bandwidth="scott").history_["loss"][-1]
+    assert some == pytest.approx(np.average(each[::4], weights=weight[::4]))
 
 
 def test_far_rows_have_finite_densities():

@@ -26,16 +26,16 @@ class Histogram(Density):
 
         p(x) = share of cell(x) / (width_1 ... width_d) within the grid, 0 outside
 
-    The grid goes from each column's least to its largest value, in bins of equal width; a product of columns has as many
-    cells as the product of their bins, so it is for few columns. Where p is 0, in an empty cell or outside of the grid,
+    The grid goes from each column's least to its largest value, in bins of equal width; several columns have as many
+    cells as the product of their bins, so it is for few. Where p is 0, in an empty cell or outside of the grid,
     `log_prob` is -inf and says so; `tails` avoids that. Weights count rows: one of weight 2 is the row twice.
 
     Args:
         bins: how many there are in each column: a number, or a rule for their width: `freedman-diaconis`, 2 IQR
             n^(-1/(d+2)); `scott`, (24 sqrt(pi))^(1/3) deviation n^(-1/(d+2)); `sturges`, log2(n) + 1 bins. In one
             dimension these are NumPy's; in more the exponent knows that a cell has fewer rows.
-        tails: the share of the probability that is spread as a normal law of the rows' means and deviations, so that the
-            density is nowhere 0; it is then no longer constant on the cells.
+        tails: the share of the probability that is spread as a normal law of the rows' means and deviations, so that
+            the density is nowhere 0; it is then no longer constant on the cells.
 
     References:
         Freedman and Diaconis, "On the histogram as a density estimator: L2 theory", Zeitschrift für

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from weft.core.corpus import Corpus
 from weft.core.legal import Choice, Flag, Number
 from weft.core.objective import capability
 from weft.core.random import uniform
-from weft.core.source import Source, Spec
+from weft.core.source import Batch, Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.bandwidths import RULES, adapted, cross_validated, reference_width
 from weft.objectives.densities.density import Density
@@ -18,29 +22,31 @@ from weft.objectives.densities.rows import all_rows, weights_of
 
 __all__ = ["KernelDensity"]
 
+_MEASURED = 10_000  # rows up to which each is asked for its loss
+
 
 class KernelDensity(Density):
     """The density around the rows: at each a kernel K, whose width follows the scale of the columns.
 
         p(x) = sum_i w_i / sum_j w_j  K(H^-1 (x - x_i) / l_i) / (|H| l_i^d)
 
-    H = h diag(deviations), or h times a root of the covariance, with h by a rule; so the estimate changes with the units
-    of a column as a density should, and in no other way. l_i is 1, or each row's own width. There is nothing to descend:
-    the rows are kept, `log_prob` sums over all of them in blocks, and costs as many kernels as there are rows times those
-    asked about. (So does `fit`, once, to tell the loss.)
+    H = h diag(deviations), or h times a root of the covariance, with h by a rule; so the estimate changes with the
+    units of a column as a density should, and in no other way. l_i is 1, or each row's own width. There is nothing to
+    descend: the rows are kept, `log_prob` sums over all of them in blocks, and costs as many kernels as there are rows
+    times those asked about. So does the loss that records tell; of more than 10,000 rows it is told from every so-many-th.
 
-    Weights count rows: one of weight 2 is the row twice. Compact kernels have the density 0, a `log_prob` of -inf, where
-    no row is near. Values may not be missing.
+    Weights count rows: one of weight 2 is the row twice. Compact kernels have the density 0, a `log_prob` of -inf,
+    where no row is near. Values may not be missing.
 
     Args:
         bandwidth: the rule by which h is found, in deviations of the columns: `scott`, n^(-1/(d+4)); `silverman`,
-            (n (d+2) / 4)^(-1/(d+4)); `cv`, the likeliest when each row is left out in turn, rows that are equal together
+            (n (d+2) / 4)^(-1/(d+4)); `cv`, the likeliest when each row is left out in turn, equal ones together
             (some 30 n^2 kernels). For other kernels than the normal one they are widened as their variance and
             roughness ask. A number is h itself: the same for all columns, in their units (of a table, whose numbers are
             standardized, in deviations), and with `whiten` in roots of the covariance.
         kernel: `gaussian`; `epanechnikov`, 1 - |u|^2, or `tophat`, 1, within the unit ball.
-        variable: None for one width for all rows; `abramson`, inverse to the root of a first estimate with one width; or
-            `neighbours`, as the distance to the sqrt(n)-th neighbour.
+        variable: None for one width for all rows; `abramson`, inverse to the root of a first estimate with one width;
+            or `neighbours`, as the distance to the sqrt(n)-th neighbour.
         whiten: whether the kernels have the rows' full covariance, in place of the columns' deviations.
 
     References:
@@ -134,6 +140,14 @@ class KernelDensity(Density):
         """The bandwidth along each column, in its units as the model reads them."""
         return self.root.square().sum(1).sqrt()
 
+    def measure(self, batch: Batch) -> Mapping[str, Tensor | Corpus]:
+        every = math.ceil(len(self.rows) / _MEASURED) or 1
+        losses = torch.zeros_like(batch["x"][:, 0])
+        told = losses.clone()
+        losses[::every] = -self.log_prob(batch["x"][::every])
+        told[::every] = 1.0
+        return {"loss": Corpus(sums={"loss": losses, "rows": told}, conclude=_mean)}
+
     @capability(merge="logmeanexp", kind="exact", gives="density")
     def log_prob(self, x: Tensor) -> Tensor:
         """log p of each row, summed over all kernels."""
@@ -158,3 +172,7 @@ class KernelDensity(Density):
             "expected a model with a number of parameters, got KernelDensity, which keeps its rows; compare models by "
             "log_prob of rows that were held out"
         )
+
+
+def _mean(sums: Mapping[str, Tensor]) -> Tensor:
+    return sums["loss"] / sums["rows"]

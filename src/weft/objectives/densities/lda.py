@@ -112,7 +112,7 @@ class LDA(Density):
         odd = next((j for j, law in enumerate(self.counts.laws) if law.name != "poisson"), None)
         if odd is not None:
             raise ValueError(
-                f"expected how often each word is in a document for LDA, got {self.counts.names[odd]}, a column of kind "
+                f"expected how often each word is in a document for LDA, got {self.counts.names[odd]}, of kind "
                 f"{field.columns[odd].kind!r}; give whole numbers"
             )
         self.log_topics = nn.Parameter(torch.full((self.components, len(self.counts)), -math.log(len(self.counts))))
@@ -172,7 +172,7 @@ class LDA(Density):
 
     @capability(merge="logmeanexp", kind="lower bound", gives="")
     def words_log_prob(self, x: Tensor) -> Tensor:
-        """A lower bound of log p of the words in their order: without the number of orders that have the same counts."""
+        """A lower bound of log p of the words in their order: without the number of orders with the same counts."""
         return self._counted(x, self._judged(x)[1])
 
     @capability(merge="logmeanexp", kind="estimate", gives="density")
@@ -195,7 +195,9 @@ class LDA(Density):
             log_dirichlet(far[:, None], log_theta) + math.log1p(-share),
         )
         words = log_theta.exp() @ self.log_topics.double().softmax(-1)
-        given = torch.einsum("nv,nsv->ns", x.double().clamp_min(0), words.clamp_min(torch.finfo(words.dtype).tiny).log())
+        given = torch.einsum(
+            "nv,nsv->ns", x.double().clamp_min(0), words.clamp_min(torch.finfo(words.dtype).tiny).log()
+        )
         logs = given + log_dirichlet(far[:, None], log_theta) - proposed
         return self._counted(x, torch.logsumexp(logs, 1) - math.log(draws) + _orders(x))
 

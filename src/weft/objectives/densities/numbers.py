@@ -29,7 +29,7 @@ def moments(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     n = weight.sum()
     if not bool(n > 1):
         raise ValueError(
-            f"expected rows whose weights sum to more than 1, as numbers of rows do, got {float(n):g}; scale the weights"
+            f"expected weights that sum to more than 1, as numbers of rows do, got {float(n):g}; scale the weights"
         )
     mean = weight @ x / n
     away = x - mean

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.core.objective import Told
-from weft.core.random import fold, gauss, keyed, unit
+from weft.core.random import fold, keyed, unit
 from weft.core.state import State
 from weft.objectives.densities.dirichlet import expected_logs, log_normalizer, log_shares
 
@@ -55,18 +55,17 @@ def bound_of(x: Tensor, topics: Tensor, prior: float, found: Tensor) -> Tensor:
     """
     logs = expected_logs(found)
     words = (x * _log_mixed(logs, topics)).sum(1)
-    return words + ((prior - found) * logs).sum(1) + log_normalizer(found) - log_normalizer(torch.full_like(found, prior))
+    return (
+        words + ((prior - found) * logs).sum(1) + log_normalizer(found) - log_normalizer(torch.full_like(found, prior))
+    )
 
 
 def variational(
     x: Tensor, weight: Tensor, a: float, b: float, k: int, iterations: int, tolerance: float, state: State
 ) -> Topics:
     """Topics in the mean of their Dirichlets, after ascent of the bound of the corpus, which never falls."""
-    n, v = x.shape
-    words = (weight * x.sum(1)).sum()
-    # As much mass as the corpus has, in about equal shares: the draws are what tells topics apart.
-    held = (words / (k * v)) * (1 + 0.5 * gauss(state.key("topics"), (k, v), dtype=torch.float64)).clamp_min(0.1) + b
-    held = held.to(x.device)
+    n, words = len(x), (weight * x.sum(1)).sum()
+    held = x[_seeds(x, weight, k, state.key("topics"))] + weight @ x / weight.sum() + b
     found, last = x.new_ones(n, k), -torch.inf
     for _ in range(iterations):
         logs = expected_logs(held)
@@ -82,6 +81,20 @@ def variational(
             break
         last = bound
     return held / held.sum(1, keepdim=True)
+
+
+def _seeds(x: Tensor, weight: Tensor, k: int, key: Tensor) -> list[int]:
+    """Documents that topics begin at, each by chance far from those before (k-means++, in Hellinger's distance)."""
+    roots = (x / x.sum(1, keepdim=True)).sqrt()
+    chosen: list[int] = []
+    far = torch.ones_like(weight)
+    for u in unit(key, (k,), torch.float64).tolist():
+        mass = weight * far if bool((weight * far).sum() > 0) else weight
+        upto = mass.cumsum(0)
+        chosen.append(int((upto <= u * upto[-1]).sum().clamp_max(len(x) - 1)))
+        away = (roots - roots[chosen[-1]]).square().sum(1)
+        far = away if len(chosen) == 1 else torch.minimum(far, away)
+    return chosen
 
 
 def gibbs(
@@ -104,10 +117,8 @@ def gibbs(
     return mean / kept
 
 
-def sweep(
-    z: Tensor, words: Tensor, there: Tensor, a: float, b: float, k: int, vocabulary: int, key: Tensor
-) -> Tensor:
-    """A turn of the chain: the topics given all words' own, then each word's given its topics and the document's others.
+def sweep(z: Tensor, words: Tensor, there: Tensor, a: float, b: float, k: int, vocabulary: int, key: Tensor) -> Tensor:
+    """A turn of the chain: the topics given all words, then each word's given its topics and the document's others.
 
     Args:
         z: the topic of each word, `(documents, longest)`.
