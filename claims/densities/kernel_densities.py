@@ -60,8 +60,8 @@ class KernelDensities(Claim):
     statement = (
         "A kernel density in several variables is a mean over the rows of kernels in all of them, not the product of "
         "the variables' own densities: for two normals of correlation .9 the product loses .83 nats, -log(1 - .81)/2. "
-        "Rules for the width that are derived for a normal law are as good as the best width there, and lose where there are "
-        "two narrow hills; leaving rows out finds a width that is good on both."
+        "Rules for the width that are derived for a normal law are as good as the best width there, and lose where "
+        "there are two narrow hills; leaving rows out finds a width that is good on both."
     )
     reference = (
         "Silverman, “Density estimation for statistics and data analysis”, 1986; Habbema, Hermans and van den Broek, "
@@ -99,8 +99,8 @@ class KernelDensities(Claim):
         with report.picture(
             "kernel_densities",
             alt="Two panels, the loss against the best width over the width, on a logarithmic axis. On one hill the "
-            "three rules stand near the bottom of the curve; on two narrow hills Scott's and Silverman's stand far up on its "
-            "right side, and that of leaving out at the bottom.",
+            "three rules stand near the bottom of the curve; on two hills Scott's and Silverman's stand far up on "
+            "its right side, and that of leaving out at the bottom.",
             caption="What a width loses against the best one, over the width in Silverman's; dots are the rules.",
             panels=2,
             size=(9.6, 3.6),

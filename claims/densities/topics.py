@@ -46,9 +46,9 @@ class Topics(Claim):
     )
     tolerance = (
         "With four topics over 30 words and documents of 60 words, the best of two starts by its own bound: topics "
-        "found are within .1 of the planted ones in total variation, in the mean. In nats for each word held out, by the "
-        "bound with the topics fixed, the step from 1 to 2 and from 2 to 4 topics must gain at least .05 each, and that "
-        "from 4 to 6 at most .01."
+        "found are within .1 of the planted ones in total variation, in the mean. In nats for each word held out, by "
+        "the bound with the topics fixed, the step from 1 to 2 and from 2 to 4 topics must gain at least .05 each, and "
+        "that from 4 to 6 at most .01."
     )
     quick = {"seeds": 5, "learned": 120, "held": 60, "iterations": 25}
     full = {"seeds": 12, "learned": 400, "held": 200, "iterations": 150}
@@ -74,7 +74,7 @@ class Topics(Claim):
         with report.picture(
             "topics",
             alt="Perplexity of documents held out over the number of topics: it falls steeply to four and stays there.",
-            caption=f"Perplexity of documents held out, a line for each of {len(seeds)} corpora of four planted topics.",
+            caption=f"Perplexity of documents held out, a line for each of {len(seeds)} corpora of four topics.",
         ) as ax:
             ax.plot(NUMBERS, np.exp(logs).T, color=BLUE, linewidth=0.8)
             ax.axvline(PLANTED, color=INK, linestyle=":", linewidth=0.8)

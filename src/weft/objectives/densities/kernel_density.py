@@ -33,7 +33,8 @@ class KernelDensity(Density):
     H = h diag(deviations), or h times a root of the covariance, with h by a rule; so the estimate changes with the
     units of a column as a density should, and in no other way. l_i is 1, or each row's own width. There is nothing to
     descend: the rows are kept, `log_prob` sums over all of them in blocks, and costs as many kernels as there are rows
-    times those asked about. So does the loss that records tell; of more than 10,000 rows it is told from every so-many-th.
+    times those asked about. So does the loss that records tell, which of more than 10,000 rows is told from
+    every so-many-th.
 
     Weights count rows: one of weight 2 is the row twice. Compact kernels have the density 0, a `log_prob` of -inf,
     where no row is near. Values may not be missing.
