@@ -5,7 +5,7 @@
 In 2 and in 20 dimensions, one thread each, at the same bandwidth and exactly (scikit-learn's rtol is 0, its default).
 Ours is asked about all queries, in a process of its own that tells its peak memory (with torch and all else); the peer,
 whose queries are independent of each other, about a few of them, and its time is told for all. Medians of the ratios
-over rounds in turns. The aim: faster than scikit-learn, within 1 GB.
+over rounds in turns. Both are held to a plain sum in SciPy: in 20 dimensions it is the peer's tree that is off. The aim: faster than scikit-learn, within 1 GB.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 import sklearn
 import torch
+from scipy.special import logsumexp
 from sklearn.neighbors import KernelDensity as Peer
 
 from weft import Learner
 from weft.objectives import KernelDensity
 
-FEW, ROUNDS, MOST = 50, 3, 1e9
+FEW, ROUNDS, MOST = 50, 2, 1e9
 
 
 def measured(given: tuple[int, int, int]) -> dict[str, Any]:
@@ -39,24 +40,27 @@ def measured(given: tuple[int, int, int]) -> dict[str, Any]:
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
     X, asked = random.normal(size=(rows, d)), random.normal(size=(queries, d))
+    width = float(rows) ** (-1 / (d + 4))
+    imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
     begun = time.perf_counter()
-    ours = Learner(KernelDensity(bandwidth="scott"), dtype="float64", random_state=0).fit(X)
-    fit = time.perf_counter() - begun
-    width = float(ours.objective_.widths[0])
     ours = Learner(KernelDensity(bandwidth=width), dtype="float64", random_state=0).fit(X)
-    peak, rounds, apart = 0.0, [], 0.0
-    answers = ours.log_prob(asked)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0  # before the peer's tree is made
-    peer = Peer(bandwidth=width, rtol=0).fit(X)
+    fit = time.perf_counter() - begun
+    rounds, answers, peer, peak, apart = [], None, None, 0.0, 0.0
     for turn in range(ROUNDS):
         begun = time.perf_counter()
-        ours.log_prob(asked)
+        answers = ours.log_prob(asked)
         own = time.perf_counter() - begun
+        if peer is None:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0  # before the peer's tree is made
+            peer = Peer(bandwidth=width, rtol=0).fit(X)
         some = slice(turn * FEW, (turn + 1) * FEW)
         begun = time.perf_counter()
         told = peer.score_samples(asked[some])
         rounds.append((own, (time.perf_counter() - begun) * queries / FEW))
         apart = max(apart, float(np.abs(told - answers[some]).max()))
+    logs = [logsumexp(-np.square(X - row).sum(1) / (2 * width**2)) for row in asked[:FEW]]
+    exact = np.array(logs) - np.log(rows) - d / 2 * np.log(2 * np.pi * width**2)
+    wrong = float(np.abs(answers[:FEW] - exact).max())
     faster = statistics.median(b / a for a, b in rounds)
     return {
         "dimensions": d,
@@ -66,9 +70,11 @@ def measured(given: tuple[int, int, int]) -> dict[str, Any]:
         f"scikit-learn, s (from {FEW} queries)": statistics.median(b for _, b in rounds),
         "times as fast": faster,
         "peak memory, bytes": peak,
-        "largest difference, nats": apart,
+        "of which imports and rows, bytes": imported,
+        f"largest error against SciPy's logsumexp, nats ({FEW} queries)": wrong,
+        "largest difference from scikit-learn, nats": apart,
         "fit, with the loss of 10,000 rows, s": fit,
-        "met": faster > 1 and peak <= MOST and apart < 1e-8,
+        "met": faster > 1 and peak <= MOST and wrong < 1e-8,
     }
 
 

@@ -118,7 +118,7 @@ def trial(seed: int, setting: Any) -> dict[str, Any]:
     """What the product costs, and what each rule loses on each law."""
     random = np.random.default_rng(seed)
     pair = partial(random.multivariate_normal, [0.0, 0.0], [[1.0, RHO], [RHO, 1.0]])
-    X, asked = pair(setting.rows), pair(setting.asked)
+    X, asked = pair(setting.rows), pair(10 * setting.asked)
     found: dict[str, Any] = {"cost": float((together(X, asked) - product(X, asked)).mean())}
     for name, law in LAWS.items():
         X, asked = law(setting.rows, random), law(setting.asked, random)

@@ -64,7 +64,7 @@ class KernelDensity(Density):
         >>> X = np.random.default_rng(0).normal(size=(500, 2)) * [1, 1000]
         >>> kernels = Learner(KernelDensity(bandwidth="silverman"), dtype="float64").fit(X)
         >>> kernels.log_prob(X[:2]).round(2), kernels.objective_.widths.round().tolist()
-        (array([-8.94, -9.25]), [0.0, 343.0])
+        (array([-8.87, -9.06]), [0.0, 344.0])
     """
 
     solved = True
