@@ -58,7 +58,7 @@ class Topics(Claim):
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         found = stacked([trial(seed, setting) for seed in report.each(seeds, "corpora")])
-        report.spend(trainings=len(NUMBERS) * STARTS * len(seeds))
+        report.spend(trainings=(1 + (len(NUMBERS) - 1) * STARTS) * len(seeds))
         apart = mean_of(found["distance"])
         report.figure("total variation between planted topics and those found", apart, most=0.1)
         logs = found["perplexity"]  # (corpora, numbers)
