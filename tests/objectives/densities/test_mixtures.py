@@ -211,7 +211,7 @@ def test_a_student_mixture_is_where_the_gradient_is_zero_and_outliers_do_not_pul
     learner = fitted(Mixture(2, start=start, tolerance=1e-13, iterations=5000, **settings), rows)
     with pytest.raises(ValueError, match=r"component \d of Mixture has collapsed"):  # k-means gives it one row
         fitted(Mixture(2, **settings), np.concatenate([LINE, [[1e4]]]))
-    model = learner.trained_module()
+    model = learner.module()
     loss = model({"x": torch.as_tensor(rows), "observed": torch.ones(rows.shape) > 0}).losses.mean()
     loss.backward()
     assert max(float(p.grad.abs().max()) for p in (model.theta, model.logits)) < 1e-5

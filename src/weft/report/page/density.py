@@ -96,8 +96,8 @@ def _beside(held: pd.DataFrame, drawn: pd.DataFrame, part: str, data: Table, sec
     """Marginals and pairs of columns."""
     columns = () if data.recipe is None else data.recipe.columns
     bins = int(np.clip(2 * len(held) ** (1 / 3), 8, BINS))  # Rice's rule: few rows fill few of them
-    pictures: list[Markup | None] = []
-    real = []
+    pictures: list[Markup] = []
+    real: list[str] = []
     for column in columns:
         pair = [frame[column.name].dropna() for frame in (held, drawn)]
         if not len(pair[0]):
