@@ -1,4 +1,7 @@
-"""Objective: what is learned. A batch becomes one loss per example."""
+"""Objective: what is learned. A batch becomes one loss per example.
+
+The file is long as it is one idea: whatever an objective may say of itself stands here, most of it in words.
+"""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ class Question:
     @property
     def mark(self) -> Capability:
         """How it is asked and merged; once there is a fitted objective, as that one says, which knows its shapes."""
-        objective = self.learner._objective()
-        fitted = getattr(self.learner, "objective_", objective)
+        fitted = getattr(self.learner, "objective_", objective := self.learner._objective())
         return (fitted if type(fitted) is type(objective) else objective).capabilities()[self.name]
 
     @property
