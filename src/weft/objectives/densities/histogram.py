@@ -49,6 +49,12 @@ class Histogram(Density):
         array([-0.98, -2.08,  -inf], dtype=float32)
     """
 
+    low: Tensor
+    width: Tensor
+    mean: Tensor
+    deviation: Tensor
+    counts: Tensor
+    log_share: Tensor
     solved = True
     legal = {
         "bins": Choice("freedman-diaconis", "scott", "sturges") | Whole(1),

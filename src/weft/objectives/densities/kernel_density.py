@@ -67,6 +67,11 @@ class KernelDensity(Density):
         (array([-8.87, -9.06]), [0.0, 344.0])
     """
 
+    centre: Tensor
+    root: Tensor
+    rows: Tensor
+    log_share: Tensor
+    log_width: Tensor
     solved = True
     legal = {
         "bandwidth": Choice(*RULES) | Number(0, ends="()"),

@@ -71,6 +71,7 @@ class LDA(Density):
         array([30., 30.], dtype=float32)
     """
 
+    length: Tensor
     solved = True
     progress = ("perplexity", "min")
     legal = {
