@@ -176,7 +176,7 @@ def test_kernel_density_is_scikit_learns():
     np.testing.assert_allclose(learner.log_prob(FRESH), peer.score_samples(FRESH), rtol=1e-10)
     assert learner.objective_.rows.shape == (100, 2)
     assert learner.objective_.seen.dtype == torch.int64
-    assert learner.trained_module().rows.shape == (100, 2)
+    assert learner.module().rows.shape == (100, 2)
 
 
 @pytest.mark.parametrize("replicas", [None, 3])

@@ -244,7 +244,7 @@ def test_mutants_are_no_densities(broken):
 def test_padding_does_not_count_and_the_mutant_that_counts_it_is_seen():
     def alone_and_together(cls):
         learner = Learner(cls(2, law="normal", iterations=3), **DOUBLE).fit(SERIES)
-        module = learner.trained_module()
+        module = learner.module()
         together = asked(module, SERIES)("log_prob")
         return together, torch.cat([asked(module, [row])("log_prob") for row in SERIES])
 
@@ -329,13 +329,13 @@ def test_planted_parameters_are_recovered_up_to_a_permutation():
     moves, shown, path, tokens, numbers = planted(60, 60)
     words = Learner(HMM(3), replicas=4, **DOUBLE).fit(tokens)
     each = [words.replica(k).log_prob(tokens).mean() for k in range(4)]
-    module = words.trained_module(int(np.argmax(each)))
+    module = words.module(int(np.argmax(each)))
     order = list(max(itertools.permutations(range(3)), key=lambda o: _near(module, o, shown)))
     assert np.abs(module.moves.softmax(-1).detach().numpy()[np.ix_(order, order)] - moves).max() < 0.08
     assert np.abs(module.seen_by.softmax(-1).detach().numpy()[order] - shown).max() < 0.06
     series = Learner(HMM(3, law="normal"), replicas=4, **DOUBLE).fit(numbers)
     best = series.replica(int(np.argmax([series.replica(k).log_prob(numbers).mean() for k in range(4)])))
-    means = best.trained_module().seen_by[:, 0].detach().numpy()
+    means = best.module().seen_by[:, 0].detach().numpy()
     order = np.argsort(means)
     np.testing.assert_allclose(means[order], [0.0, 3.0, 6.0], atol=0.15)
     found = np.argsort(order)[best.decode(numbers)]
@@ -373,7 +373,7 @@ def test_gaps_are_summed_out_in_fit_as_well():
     learner = Learner(HMM(2, law="normal", iterations=20), **DOUBLE).fit(rows)
     told = np.asarray(learner.history_["log_likelihood"], dtype=float)[:-1]
     assert (np.diff(told) > -1e-9).all()
-    module = learner.trained_module()
+    module = learner.module()
     start, moves = laws(module)
     seen = np.exp(
         [[_law("normal", torch.cat([t, t]).detach(), [v, v]) / 2 for t in module.seen_by] for v in (0.3, 1.0)]
@@ -386,7 +386,7 @@ def test_gaps_are_summed_out_in_fit_as_well():
 def test_weights_are_repeated_rows():
     weight = rng.integers(1, 4, len(SERIES))
     learner = Learner(HMM(2, law="normal", iterations=5), **DOUBLE)
-    weighed = learner.fit(SERIES, sample_weight=weight.astype(float)).trained_module()
+    weighed = learner.fit(SERIES, sample_weight=weight.astype(float)).module()
     x, length, observed = padded(SERIES)
     x, observed = x[:, :, None], (observed & sequences.inside(length, x.shape[1]))[:, :, None]
     theta = {name: p.detach()[None] for name, p in weighed.named_parameters()}
@@ -459,5 +459,5 @@ def test_bad_questions_are_told():
 
 def test_parameters_are_counted():
     learner = Learner(HMM(3, iterations=2), **DOUBLE).fit(WORDS)
-    assert learner.trained_module().free_parameters() == 2 + 6 + 3 * 2
+    assert learner.module().free_parameters() == 2 + 6 + 3 * 2
     assert hmm.HMM.solves == "together"

@@ -194,7 +194,7 @@ def test_em_rises_and_recovers_what_was_planted_with_gaps():
     learner = Learner(StateSpace(2, iterations=60), **DOUBLE).fit(rows)
     told = np.asarray(learner.history_["log_likelihood"], dtype=float)[:-1]
     assert (np.diff(told) > -1e-9).all()
-    module = learner.trained_module()
+    module = learner.module()
     found = np.linalg.eigvals(module.moves.detach().numpy())
     wanted = np.linalg.eigvals(turn)
     np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(wanted), atol=0.05)
@@ -206,7 +206,7 @@ def test_em_and_gradient_climb_the_same_hill():
     """EM's fixed point has no slope; replicas together are single runs; a descent falls."""
     _, X = planted(16, 8)
     learner = Learner(StateSpace(2, iterations=150, tolerance=1e-9), replicas=2, **DOUBLE).fit(X)
-    module = learner.trained_module(1)
+    module = learner.module(1)
     x, observed, length = padded(list(X))
     slope = torch.autograd.grad(module.log_prob(x, observed, length).mean() / 8, list(module.parameters()))
     assert max(float(g.abs().max()) for g in slope) < 0.02
@@ -224,7 +224,7 @@ def test_samples_and_continuations_have_the_moments_that_are_told():
     _, X = planted(20, 8)
     learner = Learner(StateSpace(2, iterations=10), **DOUBLE).fit(X)
     drawn = learner.sample(4000, length=3, random_state=0)
-    (_, _, mean, spread, _), _ = dense(learner.trained_module(), 3)
+    (_, _, mean, spread, _), _ = dense(learner.module(), 3)
     flat = drawn.reshape(4000, -1)
     error = np.sqrt(np.diag(spread) / 4000)
     assert (np.abs(flat.mean(0) - mean) < 5 * error).all()
