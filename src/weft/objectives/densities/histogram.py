@@ -132,7 +132,7 @@ class Histogram(Density):
         share = self.log_share.double().exp().cumsum(0)
         u = uniform((n,), place="cell", dtype=torch.float64) * share[-1]
         flat = torch.searchsorted(share, u, right=True).clamp_max(len(share) - 1)
-        index = []
+        index: list[Tensor] = []
         for j in reversed(range(len(self.names))):
             index.insert(0, flat % self.counts[j])
             flat = flat // self.counts[j]
