@@ -189,6 +189,19 @@ def test_torchmetrics_of_classes():
     assert learner.history_[-1]["valid_f1"] == pytest.approx(f1_score(TRUE, learner.predict(FRESH), pos_label="yes"))
 
 
+def test_torchmetrics_by_name_are_made_for_the_targets():
+    iris, kind = load_iris(return_X_y=True)
+    learner = Classifier(metrics=["AUROC"], monitor="AUROC", validation=(iris[::2], kind[::2]), **COMMON)
+    learner.fit(iris, kind)
+    expected = roc_auc_score(kind[::2], learner.predict_proba(iris[::2]), multi_class="ovr", average="macro")
+    assert learner.history_[-1]["valid_AUROC"] == pytest.approx(expected, rel=1e-5)
+    assert learner.progress()[0] == "valid_AUROC"
+    two = Classifier(metrics=["F1Score"], validation=(FRESH, TRUE), **COMMON).fit(X, Y)
+    assert two.history_[-1]["valid_F1Score"] == pytest.approx(f1_score(TRUE, two.predict(FRESH), pos_label="yes"))
+    line = Regressor(metrics=["R2Score"], validation=(FRESH, FRESH[:, 0]), **COMMON).fit(X, X[:, 0])
+    assert line.history_[-1]["valid_R2Score"] == pytest.approx(line.score(FRESH, FRESH[:, 0]), rel=1e-4)
+
+
 def test_a_monitored_metric_says_how_training_goes():
     settings = {
         **COMMON,
@@ -227,7 +240,9 @@ def test_metrics_are_kept_and_resumed(tmp_path):
     [
         ({"metrics": ["roc_acu"]}, "got 'roc_acu'; did you mean 'roc_auc"),
         ({"metrics": "roc_auc"}, r"a list of metrics such as \['roc_auc'\].*got 'roc_auc'"),
-        ({"metrics": [3]}, "a scorer's name, a scorer.*got 3"),
+        ({"metrics": ["AUROK"]}, "a metric of torchmetrics.*got 'AUROK'; did you mean 'AUROC"),
+        ({"metrics": ["MinkowskiDistance"]}, "needs no settings, got MinkowskiDistance"),
+        ({"metrics": [3]}, "a metric's name, a scorer.*got 3"),
         ({"metrics": ["roc_auc"], "validation": None}, "expected rows held out beside metrics"),
         ({"metrics": ["f1", "f1"]}, "got 'f1' twice"),
         ({"metrics": ["accuracy"]}, "got 'accuracy', which Classification measures itself"),

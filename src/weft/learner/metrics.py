@@ -1,9 +1,10 @@
-"""Metrics of what is held out: scikit-learn's scorers and torchmetrics' objects, taken at each record."""
+"""Metrics of what is held out: scikit-learn's scorers and torchmetrics' metrics, taken at each record."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,20 +33,56 @@ Metric = Any
 
 
 def _is_torch(metric: object) -> bool:
-    """Whether it is one of torchmetrics', which is imported only where one is given."""
-    return any(cls.__module__.partition(".")[0] == "torchmetrics" for cls in type(metric).__mro__)
+    """Whether it is one of torchmetrics' or a class of theirs, which are imported only where one is given."""
+    kind = metric if isinstance(metric, type) else type(metric)
+    return any(cls.__module__.partition(".")[0] == "torchmetrics" for cls in kind.__mro__)
+
+
+def _named(name: str) -> Metric:
+    """A scorer of scikit-learn's, or a class of torchmetrics', by its name."""
+    if name in get_scorer_names():
+        return get_scorer(name)
+    if not name[:1].isupper():
+        raise closest(name, get_scorer_names(), "the name of a scorer of scikit-learn")
+    try:
+        import torchmetrics
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        raise ImportError(
+            f"expected torchmetrics for the metric {name!r}, got none ({error}); pip install 'weft[vision]'"
+        ) from error
+    known = [each for each in torchmetrics.__all__ if isinstance(getattr(torchmetrics, each), type)]
+    if name not in known:
+        raise closest(name, known, "the name of a metric of torchmetrics")
+    return getattr(torchmetrics, name)
+
+
+def _made(name: str, metric: Metric, objective: Objective, classes: int) -> Metric:
+    """An object of torchmetrics to be asked once; one given by name is made for the targets at hand."""
+    if not isinstance(metric, type):
+        return metric.clone()
+    asked: dict[str, object] = {}
+    if "task" in signature(metric.__new__).parameters:
+        asked = {"task": "multiclass", "num_classes": classes}
+        if objective.targets == "multilabel":
+            asked = {"task": "multilabel", "num_labels": classes}
+        elif objective.targets == "classes" and classes == 2:
+            asked = {"task": "binary"}
+    try:
+        return metric(**asked)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"expected a metric of torchmetrics that needs no settings, got {name}: {error}; give the object itself"
+        ) from error
 
 
 def metrics_of(given: object) -> dict[str, Metric]:
-    """The `metrics` parameter by name: scikit-learn's scorers or their names, torchmetrics' objects."""
+    """The `metrics` parameter by name: scikit-learn's scorers and torchmetrics' objects, or their names."""
     if isinstance(given, str) or not isinstance(given, Mapping | list | tuple):
         raise TypeError(f"expected a list of metrics such as ['roc_auc'], or metrics by name, got {told(given)}")
     found: dict[str, Metric] = {}
     for name, metric in given.items() if isinstance(given, Mapping) else [(None, metric) for metric in given]:
         if isinstance(metric, str):
-            if metric not in get_scorer_names():
-                raise closest(metric, get_scorer_names(), "the name of a scorer of scikit-learn")
-            called, metric = metric, get_scorer(metric)
+            called, metric = metric, _named(metric)
         elif isinstance(metric, _BaseScorer):
             called = metric._score_func.__name__
         elif _is_torch(metric):
@@ -54,7 +91,7 @@ def metrics_of(given: object) -> dict[str, Metric]:
             called = getattr(metric, "__name__", type(metric).__name__)
         else:
             raise TypeError(
-                f"expected a scorer's name, a scorer (sklearn.metrics.make_scorer) or an object of torchmetrics, got "
+                "expected a metric's name, a scorer (sklearn.metrics.make_scorer) or an object of torchmetrics, got "
                 f"{told(metric)}"
             )
         called = str(called if name is None else name)
@@ -72,7 +109,9 @@ def monitored(learner: Learner) -> tuple[str, str] | None:
     if learner.monitor not in known:
         raise closest(str(learner.monitor), known, "one of the learner's metrics to monitor")
     metric = known[learner.monitor]
-    rises = getattr(metric, "higher_is_better", None) if _is_torch(metric) else True  # by scikit-learn's convention
+    rises: bool | None = True  # by scikit-learn's convention
+    if _is_torch(metric):
+        rises = _made(learner.monitor, metric, learner._objective(), 2).higher_is_better
     if rises is None:
         raise ValueError(
             f"expected a metric that says whether more of it is better, to be monitored, got {learner.monitor!r}, "
@@ -152,7 +191,9 @@ class Judge:
             raise ValueError(
                 f"expected rows without weights for torchmetrics' {name!r}, got some; take a scorer instead"
             )
-        own = metric.clone()
+        y = rows["y"]
+        many = y.shape[-1] if y.dim() > 1 else len(getattr(learner, "classes_", ()))
+        own = _made(name, metric, learner.objective_, many)
         own.sync_on_compute = False  # every process has all rows
         offered: Callable[[str], bool] = learner.objective_.capabilities().__contains__
         if offered("predict_proba"):
@@ -160,7 +201,7 @@ class Judge:
             said = said[:, 1] if learner.objective_.targets == "classes" and said.shape[1] == 2 else said
         else:
             said = np.asarray(learner.predict(rows["x"]))
-        own.update(torch.as_tensor(said), rows["y"])
+        own.update(torch.as_tensor(said), y)
         value = own.compute()
         if not isinstance(value, Tensor) or value.dim():
             raise ValueError(f"expected one number of the metric {name!r}, got {told(value)}; choose its average")
