@@ -118,7 +118,7 @@ def found_again(seed: int, n: int, restarts: int) -> float:
     x = sequences(n, 50, np.random.default_rng([seed, n]))
     learner = Learner(HMM(STATES, tolerance=1e-5), replicas=restarts, random_state=seed, dtype="float64").fit(x)
     likeliest = int(np.argmax([learner.replica(k).log_prob(x).mean() for k in range(restarts)]))
-    module = learner.trained_module(likeliest)
+    module = learner.module(likeliest)
     moves, shown = (p.detach().softmax(-1).numpy() for p in (module.moves, module.seen_by))
 
     def off(order: tuple[int, ...]) -> float:

@@ -80,7 +80,7 @@ class Mixtures(Claim):
         rows = planted(setting.rows, seed)
         common = {"dtype": "float64", "random_state": seed}
         first = GaussianMixture(COMPONENTS, start="k-means++", floor=0.0, iterations=1, tolerance=0.0)
-        begun = report.fit(Learner(first, **common), rows, what="start").trained_module()
+        begun = report.fit(Learner(first, **common), rows, what="start").module()
         start = {name: value.tolist() for name, value in begun.state_dict().items()}
         model = GaussianMixture(COMPONENTS, start=start, floor=0.0, iterations=setting.iterations, tolerance=0.0)
         em = report.fit(Learner(model, **common), rows, what="EM")
