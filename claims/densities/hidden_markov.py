@@ -48,7 +48,7 @@ class HiddenMarkov(Claim):
         "over the root of their number: a slope of -1/2 within .2."
     )
     quick = {"seeds": 6, "sizes": (32, 512), "restarts": 3}
-    full = {"seeds": 20, "sizes": (32, 128, 512), "restarts": 6}
+    full = {"seeds": 12, "sizes": (32, 128, 512), "restarts": 3}
     mutant = Mutant(
         what="the likeliest path counted in place of all",
         misses="recursion against all paths",

@@ -65,7 +65,7 @@ class RestrictedBoltzmann(Claim):
         "hold it in 92 to 98 % of the repetitions: 3 % either side of nominal."
     )
     quick = {"seeds": 6, "laws": 2, "steps": 400, "repetitions": 1000, "temperatures": 100}
-    full = {"seeds": 8, "laws": 10, "steps": 4000, "repetitions": 4000, "temperatures": 400}
+    full = {"seeds": 8, "laws": 4, "steps": 1500, "repetitions": 2000, "temperatures": 150}
     mutant = Mutant(
         what="a factor 2 left out where annealing begins",
         misses="AIS: error of log Z",
