@@ -134,7 +134,7 @@ CASES = {
     ),
     "a net that gives a tuple": (
         lambda: classifier(net=nn.LSTM(4, 3)).fit(X, LABELS),
-        r"has shape \(2, 3\), got tuple",
+        "a net whose answer is a tensor, in training too, got tuple from LSTM",
     ),
     # dtypes
     "text in X": (
@@ -412,7 +412,7 @@ CASES = {
     ),
     "a plain module as objective": (
         lambda: Learner(nn.Linear(4, 3)).fit(X, LABELS),
-        r"got Linear\(.*goes into an objective, as in Classification\(module\)",
+        r"got Linear\(.*goes into an objective, as in Classification\(net\)",
     ),
     "an objective's class": (
         lambda: Learner(Regression).fit(X, Y),

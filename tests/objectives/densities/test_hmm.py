@@ -446,7 +446,7 @@ def test_bad_questions_are_told():
         learner.log_prob(["abz"])
     with pytest.raises(ValueError, match="at least one step"):
         learner.log_prob([""])
-    with pytest.raises(ValueError, match="steps of what is asked of HMM to be an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match="expected steps >= 1 to forecast, got 0"):
         learner.forecast(["ab"], steps=0)
     with pytest.raises(ValueError, match="length of what is asked of HMM"):
         learner.sample(2, length=0)
