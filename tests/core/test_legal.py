@@ -83,6 +83,8 @@ TAKES = {
     ],
 }
 NOT = [
+    ("ICA.prior", "0"),
+    ("ICA.tolerance", "0"),
     ("RBM.hidden", "a list"),
     ("Learner.objective", "None"),
     ("Arrays.x", "None"),

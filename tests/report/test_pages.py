@@ -333,12 +333,13 @@ class Halves(Objective):
 def test_reconstructions_are_shown_beside_the_rows(tmp_path, monkeypatch):
     from weft import objectives
     from weft.report.page import run as part
+    from weft.tables.recipe import Table
 
     monkeypatch.setattr(objectives, "__all__", [*objectives.__all__, "Halves"])  # of the catalogue, for once
     monkeypatch.setattr(objectives, "Halves", Halves, raising=False)
     X = np.arange(16.0).reshape(4, 4)
     Learner(Halves(), steps=1, random_state=0, folder=tmp_path / "run").fit(X.astype("float32"))
-    monkeypatch.setattr(part, "_data", lambda folder: X.astype("float32"))
+    monkeypatch.setattr(part, "_table", lambda folder: Table(X, list("abcd")))
     page = Reader(render([tmp_path / "run"]))
     rows = page.table("How each value is kept")
     assert [float(r[2]) for r in rows[1:]] == pytest.approx([0, 0, *np.sqrt((X[:, 2:] ** 2).mean(0))], abs=1e-2)

@@ -139,8 +139,8 @@ def test_auxiliary_logits_are_refused_by_name_and_can_be_left_out():
     learner = Classifier(epochs=1, batch_size=4, random_state=0)
     told = r"got GoogLeNetOutputs \(logits, aux_logits2, aux_logits1\) from GoogLeNet; .* make it with aux_logits=False"
     with pytest.raises(TypeError, match=told):
-        learner.set_params(module=model()).fit(LARGE, Y[:4])
-    learner.set_params(module=model(aux_logits=False)).fit(LARGE, Y[:4])
+        learner.set_params(net=model()).fit(LARGE, Y[:4])
+    learner.set_params(net=model(aux_logits=False)).fit(LARGE, Y[:4])
     assert learner.n_steps_ == 1
 
 

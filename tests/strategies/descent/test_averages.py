@@ -207,7 +207,7 @@ def test_adapted_parameters_answer_themselves():
     adapted = few.adapt([[0.0], [1.0]], [[0.0], [0.8]])
     (run,) = adapted.training_.answering[0]
     start = answer(few)
-    by_hand = few.training_.runs[0].engine.adapt(
+    by_hand, _ = few.training_.runs[0].engine.adapt(
         few.training_.answering[0][0].state, {"x": torch.tensor([[0.0], [1.0]]), "y": torch.tensor([[0.0], [0.8]])}
     )
     for name, value in by_hand.items():

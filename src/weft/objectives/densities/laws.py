@@ -1,5 +1,7 @@
 """Laws of one number given parameters, and rows of such: what a model's outputs mean, by the kind of a column.
 
+They are one idea, each a few lines beside the others, which is why the file is long.
+
 A law is described by `size` unconstrained numbers, so that a net may give them, a gradient move them and EM set them:
 
     law          for                    its numbers
