@@ -453,7 +453,7 @@ def test_bad_questions_are_told():
     with pytest.raises(ValueError, match="model of sequences with gaps"):
         learner.impute(["ab"])
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(ValueError, match="expected sequences for HMM, with their lengths, got rows of a table"):
+    with pytest.raises(ValueError, match="expected numbers in row 0 of x, of sequences, got others"):
         Learner(HMM(2, law="normal"), **DOUBLE).fit(pandas.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}))
 
 
