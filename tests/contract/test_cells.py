@@ -94,6 +94,7 @@ def imagined():
             provides=provided,
             laws=named,
             fields=read,
+            companions=(),
             capabilities=lambda offered=offered: dict.fromkeys(offered, Capability()),
         )
 
