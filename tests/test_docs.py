@@ -139,7 +139,7 @@ def test_how_to_add_a_method_teaches_every_trait_and_verb(kind):
     page = (ROOT / "docs" / "adding.md").read_text()
     own = {name for name in vars(kind) if not name.startswith("_")} | set(getattr(kind, "__dataclass_fields__", ()))
     asked = {"parts", "sight", "does", "pulls", "capabilities", "declares"}  # by the engine and the Learner
-    asked |= {"projects", "masses", "holds", "orders"}
+    asked |= {"projects", "masses", "holds", "orders", "companions", "lowered", "surveys"}
     missing = sorted(name for name in own - asked if not re.search(rf"\b{name}\b", page))
     assert not missing
 
@@ -165,6 +165,7 @@ def test_every_promise_is_held_by_a_test():
     assert len(_promises(page)) >= 25
     assert re.findall(r"^## (\w+)", page, re.MULTILINE) == [
         "Kills",
+        "Densities",
         "Ranks",
         "Replicas",
         "Draws",
@@ -172,6 +173,7 @@ def test_every_promise_is_held_by_a_test():
         "Data",
         "Memory",
         "Files",
+        "Sequences",
     ]
     first = "| It flies | `tests/test_docs.py::test_it_flies` |"
     assert _unheld(f"{first}\n| It swims | said so |\n| `tests/test_docs.py::test_the_page_runs` |") == [
