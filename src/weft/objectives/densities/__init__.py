@@ -1,7 +1,4 @@
-"""Models of p(x): each says whether its likelihood is exact, a bound or an estimate, and proves it.
-
-The models themselves are `weft.objectives`'; here is what one more is made of.
-"""
+"""Models of p(x): each says whether its likelihood is exact, a bound or an estimate, and proves it."""
 
 from __future__ import annotations
 
