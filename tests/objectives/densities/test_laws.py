@@ -8,6 +8,7 @@ from scipy import stats
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, Part
 from weft.objectives.densities.laws import Bernoulli, Categorical, Laws, Normal, Poisson, Student, laws_of
+from weft.objectives.densities.outputs import LogisticMixture, NormalMixture
 
 ROWS = 4000
 CASES = {
@@ -108,3 +109,67 @@ def test_what_is_outside_of_the_support_is_told_by_row_and_column():
         laws_of(Field((2, 2), torch.float32), "normal")
     with pytest.raises(ValueError, match="normal"):
         laws_of(Field((2,), torch.float32), "norml")
+
+
+# --- laws with several hills -----------------------------------------------------------------------------
+
+HILLS = [0.3, -0.5, 0.1, -0.8, 0.1, 0.9, -1.0, -2.5, -1.5]  # logits, locations, log scales of three parts
+SHARES = np.exp(HILLS[:3]) / np.exp(HILLS[:3]).sum()
+
+
+def by_scipy(kind):
+    return [kind(m, np.exp(s)) for m, s in zip(HILLS[3:6], HILLS[6:], strict=True)]
+
+
+def test_a_mixture_of_normals_is_scipys_and_its_draws_follow_it():
+    law, theta, parts = NormalMixture(3), torch.tensor(HILLS, dtype=torch.float64), by_scipy(stats.norm)
+    x = drawn(law, HILLS)
+    wanted = sum(share * part.pdf(x) for share, part in zip(SHARES, parts, strict=True))
+    np.testing.assert_allclose(law.log_prob(theta, torch.tensor(x)).exp(), wanted, rtol=1e-9)
+    assert stats.kstest(x, lambda x: sum(s * part.cdf(x) for s, part in zip(SHARES, parts, strict=True))).pvalue > 1e-3
+    mean = sum(s * part.mean() for s, part in zip(SHARES, parts, strict=True))
+    assert float(law.mean(theta)) == pytest.approx(mean)
+    square = sum(s * part.moment(2) for s, part in zip(SHARES, parts, strict=True))
+    assert float(law.variance(theta)) == pytest.approx(square - mean**2)
+    assert law.free() == 8
+
+
+@pytest.mark.parametrize("levels", [2, 7, 256])
+def test_binned_logistics_are_differences_of_scipys_and_sum_to_one(levels):
+    law, theta, parts = LogisticMixture(3, levels=levels), torch.tensor(HILLS, dtype=torch.float64), []
+    edges = np.concatenate([[-np.inf], (2 * np.arange(levels - 1) + 1) / (levels - 1) - 1, [np.inf]])
+    parts = [np.diff(part.cdf(edges)) for part in by_scipy(stats.logistic)]
+    wanted = sum(share * part for share, part in zip(SHARES, parts, strict=True))
+    found = law.log_prob(theta, torch.arange(levels).double()).exp().numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-14)
+    assert found.sum() == pytest.approx(1.0, abs=1e-12)
+    assert float(law.mean(theta)) == pytest.approx(wanted @ np.arange(levels))
+    assert float(law.variance(theta)) == pytest.approx(wanted @ np.arange(levels) ** 2 - float(law.mean(theta)) ** 2)
+    x = drawn(law, HILLS).astype(int)
+    full = wanted * ROWS > 5
+    seen = np.bincount(x, minlength=levels)
+    rest = [seen[~full].sum()], [wanted[~full].sum() * ROWS]
+    seen, due = np.append(seen[full], rest[0]), np.append(wanted[full] * ROWS, rest[1])
+    assert stats.chisquare(seen[due > 0], due[due > 0]).pvalue > 1e-3
+    assert law.allows(torch.tensor(x)).all()
+    assert not law.allows(torch.tensor([-1.0, 0.5, float(levels), np.nan])).any()
+
+
+def test_binned_logistics_have_a_gradient_however_far_out():
+    law = LogisticMixture(1)
+    theta = torch.tensor([0.0, 0.9, -9.0], requires_grad=True)  # float32, a narrow part far from the level
+    logs = law.log_prob(theta, torch.tensor([3.0, 0.0, 255.0]))
+    logs.sum().backward()
+    assert torch.isfinite(logs).all()
+    assert torch.isfinite(theta.grad).all()
+    assert theta.grad[1] != 0
+
+
+def test_a_law_itself_may_be_named():
+    laws = laws_of(Field((3,), torch.float32), NormalMixture(2))
+    assert laws.size == 18
+    assert laws.continuous
+    with pytest.raises(
+        ValueError, match=r"expected whole numbers 0\.\.3 in column 1, whose law is 'logistic-mixture', got 4"
+    ):
+        laws_of(Field((2,), torch.float32), LogisticMixture(2, levels=4)).refuse(torch.tensor([[0.0, 4.0]]))

@@ -422,12 +422,13 @@ class Laws:
         )
 
 
-def laws_of(field: Field, law: str, *, classes: int | None = None, freedom: float = 4.0) -> Laws:
+def laws_of(field: Field, law: str | Law, *, classes: int | None = None, freedom: float = 4.0) -> Laws:
     """The laws of a row: those of its columns' kinds (`auto`), or one law for all entries.
 
     Args:
         field: what a row is.
-        law: a name among `LAWS`, or `auto`: of a table by the kinds of its columns, of an array of real numbers normal.
+        law: a name among `LAWS`, or `auto`: of a table by the kinds of its columns, of an array of real numbers normal;
+            or a law itself, for all entries.
         classes: of `categorical` for an array, how many there are.
         freedom: of `student`, the degrees of freedom.
     """
@@ -435,6 +436,8 @@ def laws_of(field: Field, law: str, *, classes: int | None = None, freedom: floa
         raise ValueError(
             f"expected rows of numbers, got rows of shape {field.shape}; flatten them: X.reshape(len(X), -1)"
         )
+    if isinstance(law, Law):
+        return Laws([law] * field.shape[0], [part.name for part in field.columns])
     if law != "auto" and law not in LAWS:
         raise closest(law, ("auto", *LAWS), "a law")
     names = [part.name for part in field.columns]
