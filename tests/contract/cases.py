@@ -81,7 +81,9 @@ X = rng.normal(size=(ROWS, 5)).astype(np.float32)
 SITE = np.repeat([0, 1, 2], [50, 40, 30])  # unequal environments
 SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
-BITS = (X > 0).astype(np.float32)
+MIXED = np.sign(X) * (1 + 0.2 * np.abs(X)) @ (np.eye(5) + 0.5 * np.eye(5, k=1))  # two hills a column, then mixed
+MIXED = MIXED.astype(np.float32)
+BITS = (MIXED > -0.5).astype(np.float32)  # neither fair nor independent: there is something to learn
 VALUE = SCORE.astype(np.float32)
 TARGETS = {"label_y": torch.as_tensor(LABEL), "value_y": torch.as_tensor(VALUE)}
 
@@ -116,10 +118,15 @@ def series(kind):
     return Arrays(**SERIES, environment=SITE, grouped=kind == "groups", batch_size=30)
 
 
-def some_series(keys, rows):
-    """Sequences of an environment."""
-    drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"]
-    return {name: values[drawn] for name, values in SERIES.items()}
+def rows_of(x, tasks=6, shots=8, **others):
+    """Episodes of rows of an environment, without labels."""
+    fields = {"x": torch.as_tensor(x), **others}
+
+    def draw(keys, rows):
+        drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"]
+        return {name: field[drawn] for name, field in fields.items()}
+
+    return lambda: Episodes(draw, tasks=tasks, shots=shots)
 
 
 @dataclass
@@ -154,11 +161,13 @@ OBJECTIVES = {
         {"X": ring(ROWS, sigma=0.05)},
         steps=75,
     ),
-    "rbm": Case(lambda net: RBM(4), {"X": BITS}),
-    "rbm, persistent chains": Case(lambda net: RBM(4, chains="persistent", particles=16), {"X": BITS}),
-    "nce": Case(lambda net: NCE(hidden=(16,)), {"X": X}),
-    "ica": Case(lambda net: ICA(), {"X": X}),
-    "ica, descended": Case(lambda net: ICA(inference="gradient"), {"X": X}),
+    "rbm": Case(lambda net: RBM(4), {"X": BITS}, episodes=rows_of(BITS)),
+    "rbm, persistent chains": Case(
+        lambda net: RBM(4, chains="persistent", particles=16), {"X": BITS}, episodes=rows_of(BITS)
+    ),
+    "nce": Case(lambda net: NCE(hidden=(16,)), {"X": MIXED}, episodes=rows_of(MIXED)),
+    "ica": Case(lambda net: ICA(), {"X": MIXED}, episodes=rows_of(MIXED)),
+    "ica, descended": Case(lambda net: ICA(inference="gradient"), {"X": MIXED}, episodes=rows_of(MIXED)),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
         source=lambda kind: Arrays(
@@ -192,7 +201,12 @@ OBJECTIVES = {
     ),
     "gaussian": Case(lambda net: Gaussian(), {"X": X}),
     "independent": Case(lambda net: Independent(law="normal"), {"X": X}),
-    "mixture": Case(lambda net: Mixture(2, law="normal", inference="gradient"), {"X": X}, settings={"optimizer": ADAM}),
+    "mixture": Case(
+        lambda net: Mixture(2, law="normal", inference="gradient"),
+        {"X": X},
+        settings={"optimizer": ADAM},
+        episodes=rows_of(X, observed=torch.as_tensor(X > -1.5)),
+    ),
     "gaussian-mixture": Case(lambda net: GaussianMixture(2, tolerance=1e-4), {"X": X}),
     "class-conditional": Case(lambda net: ClassConditional(Gaussian()), {"X": X, "y": LABEL}),
     "naive-bayes": Case(lambda net: NaiveBayes(law="normal"), {"X": X, "y": LABEL}),
@@ -201,14 +215,14 @@ OBJECTIVES = {
         source=series,
         steps=20,
         settings={"optimizer": ADAM},
-        episodes=lambda: Episodes(some_series, tasks=3, shots=4),
+        episodes=rows_of(tasks=3, shots=4, **SERIES),
     ),
     "state-space": Case(
         lambda net: StateSpace(1, inference="gradient"),
         source=series,
         steps=20,
         settings={"optimizer": ADAM},
-        episodes=lambda: Episodes(some_series, tasks=3, shots=4),
+        episodes=rows_of(tasks=3, shots=4, **SERIES),
     ),
     "histogram": Case(lambda net: Histogram(bins=2, tails=0.1), {"X": X[:, :2]}),
     "kernel-density": Case(lambda net: KernelDensity(bandwidth="scott"), {"X": X}),

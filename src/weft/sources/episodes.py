@@ -92,6 +92,12 @@ class Episodes(Source):
                 for name, window in parts
             }
 
+    def once(self, state: State, rows: int) -> Iterator[Batch]:
+        """The rows of one step's episodes, of both parts: what is surveyed, and what may be refused."""
+        axis = 0 if state.replicas is None else 1
+        for batch in super().once(state, rows):
+            yield {name: torch.cat([batch[part][name] for part in ("support", "query")], axis) for name in self.spec}
+
     def contents(self) -> Batch:
         """How many tasks and shots there are; and the rows and their tasks, where those come out of arrays."""
         pool, numbers = self.draw, {"episodes": f"{self.tasks} {self.shots} {self.queries}"}
