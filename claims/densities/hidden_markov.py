@@ -64,6 +64,13 @@ class HiddenMarkov(Claim):
         errors = np.array(
             [[found_again(seed, n, setting.restarts) for n in setting.sizes] for seed in report.each(seeds, "planted")]
         )
+        report.spend(trainings=errors.size * setting.restarts)
+        report.table(
+            "Mean absolute error of moves and laws, by the number of sequences",
+            ["seed", *map(str, setting.sizes)],
+            [[seed, *each] for seed, each in zip(seeds, errors, strict=True)],
+            digits=4,
+        )
         last = mean_of(errors[:, -1])
         report.figure(f"error of the parameters, {setting.sizes[-1]} sequences of 50", last, most=0.04)
         slope = mean_of(exponents(setting.sizes, errors))

@@ -96,6 +96,15 @@ class KernelDensities(Claim):
         for (law, rule), bound in bounds.items():
             lost = mean_of(found[f"{law}, {rule}"])
             report.figure(f"{law}: lost by {rule} against the best width", lost, unit="nats", **bound)
+        report.table(
+            "Width chosen, over Silverman's rule for one hill, and nats lost by it against the best width",
+            ["law", *(f"{rule}, {what}" for rule in RULES for what in ("width", "lost"))],
+            [
+                [law, *(found[f"{law}, {rule}{what}"].mean() for rule in RULES for what in (" width", ""))]
+                for law in LAWS
+            ],
+            digits=3,
+        )
         with report.picture(
             "kernel_densities",
             alt="Two panels, the loss against the best width over the width, on a logarithmic axis. On one hill the "
