@@ -37,10 +37,13 @@ def reset_of(layer: nn.Module) -> Callable[[], object] | None:
 
 
 def reset_all(module: nn.Module) -> None:
-    """Draws every layer anew, inner ones first as constructors do: what is around them has the last word."""
+    """Draws every layer anew, inner ones first as constructors do: what is around them has the last word.
+
+    One that holds nothing has nothing to draw: an objective that another keeps a built copy of.
+    """
     for layer in _inside_out(module, set()):
         reset = reset_of(layer)
-        if reset is not None:
+        if reset is not None and (any(True for _ in layer.parameters()) or any(True for _ in layer.buffers())):
             reset()
 
 

@@ -9,6 +9,7 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.densities.class_conditional import ClassConditional
+    from weft.objectives.densities.dequantized import Dequantized
     from weft.objectives.densities.gaussian import Gaussian
     from weft.objectives.densities.gaussian_mixture import GaussianMixture
     from weft.objectives.densities.histogram import Histogram

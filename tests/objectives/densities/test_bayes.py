@@ -9,7 +9,7 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 
 from weft import Learner
-from weft.objectives import ClassConditional, Gaussian, GaussianMixture, Independent, Mixture, NaiveBayes
+from weft.objectives import ICA, ClassConditional, Gaussian, GaussianMixture, Independent, Mixture, NaiveBayes
 from weft.objectives.densities import class_conditional
 from weft.sources import Arrays
 from weft.testing import check_density, check_objective, every_row
@@ -160,3 +160,13 @@ def test_conditions_that_are_empty_or_unseen_speak():
         Learner(Independent(), **COMMON).fit(np.ones((5, 1)))
     with pytest.raises(ValueError, match=r"expected a density of rows alone"):
         fitted(ClassConditional(NaiveBayes()))
+
+
+def test_a_density_that_is_descended_has_a_copy_for_each_class():
+    """What was given is no part of the model: only its copies are built, reset and trained."""
+    y = np.arange(200) % 2
+    X = np.random.default_rng(0).laplace(size=(200, 2)) + y[:, None] * [3.0, 0.0]
+    learner = Learner(ClassConditional(ICA(inference="gradient")), steps=100, random_state=0, dtype="float64").fit(X, y)
+    assert learner.score(X, y) > 0.85
+    for c, part in enumerate(learner.module(0).parts):  # each has looked at the rows of its class
+        np.testing.assert_allclose(part.mean.numpy(), X[y == c].mean(0))

@@ -10,5 +10,6 @@ if TYPE_CHECKING:
     from weft.objectives.densities.annealing import Annealed, Tempered, ais
     from weft.objectives.densities.density import Density
     from weft.objectives.densities.laws import Law, Laws, laws_of
+    from weft.objectives.densities.outputs import LogisticMixture, NormalMixture
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from weft.core.legal import Such
-from weft.core.objective import Iterations, Objective, Output, Solution, capability
+from weft.core.objective import Iterations, Output, Solution, capability
 from weft.core.random import categorical, place
 from weft.core.source import Batch, Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.density import Density
 from weft.objectives.densities.independent import Independent
-from weft.objectives.densities.rows import all_rows, weights_of
+from weft.objectives.densities.rows import all_rows, of_part, weights_of
 
 __all__ = ["ClassConditional"]
 
@@ -105,6 +104,14 @@ class ClassConditional(Density):
     def varies(self) -> bool:  # type: ignore[override]
         return self.each().varies
 
+    @property
+    def carried(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"parts.*.{name}" for name in self.each().carried)
+
+    @property
+    def surveys(self) -> bool:
+        return self.each().surveys
+
     def build(self, spec: Spec) -> None:
         classes = spec["y"].classes
         if classes is None:
@@ -165,6 +172,14 @@ class ClassConditional(Density):
         every = torch.stack(drawn, 1)
         return every.gather(1, y.reshape(n, 1, *(1,) * (every.dim() - 2)).expand(n, 1, *every.shape[2:])).squeeze(1)
 
+    def survey(self, source: Source, state: State) -> Solution:
+        """What each part asks about the rows of its class."""
+        found: Solution = {}
+        for c, part in enumerate(self.densities()):
+            told = part.survey(_Class(source, c), of_part(state, f"parts.{c}.", part))
+            found |= {f"parts.{c}.{name}": value for name, value in told.items()}
+        return found
+
     # --- solved for each class ------------------------------------------------------------------------
 
     def solve(self, source: Source, state: State) -> Iterations:
@@ -183,7 +198,7 @@ class ClassConditional(Density):
         turns: dict[int, Iterations] = {}
         last: dict[int, Solution] = {}
         for c, part in enumerate(self.parts_for(taken, weight)):
-            own = _own(state, f"parts.{c}.", part)
+            own = of_part(state, f"parts.{c}.", part)
             solution = part.solve(_Class(source, c), own)
             if isinstance(solution, dict):
                 found |= {f"parts.{c}.{name}": value for name, value in solution.items()}
@@ -225,12 +240,3 @@ class _Class(Source):
         for batch in self.source.once(state, rows):
             weight = weights_of(batch, axes) * (batch["y"] == self.number)
             yield {**batch, "weight": weight}
-
-
-def _own(state: State, prefix: str, part: Objective) -> State:
-    """The state as a part sees it."""
-    held = [
-        {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}
-        for tree in (state.params, state.buffers)
-    ]
-    return replace(state, objective=part, params=held[0], buffers=held[1], _roots={})

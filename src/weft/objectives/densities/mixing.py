@@ -156,7 +156,7 @@ class Mixing(Density):
 
     def reset_parameters(self) -> None:
         """The parameters as `start` gives them, or drawn."""
-        for name in ("logits", *self.numbers) if "logits" in self._parameters else ():  # those of a part not built
+        for name in ("logits", *self.numbers):
             own = getattr(self, name)
             with torch.no_grad():
                 own.copy_(self._given(name) if not isinstance(self.start, str) else self._drawn(name, own))

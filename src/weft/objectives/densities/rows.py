@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from weft.core.objective import Objective
 from weft.core.source import Batch, Source
 from weft.core.state import State
 
-__all__ = ["all_rows", "refuse_rows", "shared", "weights_of"]
+__all__ = ["all_rows", "of_part", "refuse_rows", "shared", "weights_of"]
 
 
 def all_rows(source: Source, state: State) -> Batch:
@@ -60,3 +63,12 @@ def refuse_rows(
                 f"expected numbers that vary for {whose}, got {low.reshape(-1, x.shape[-1])[0, j].item():g} in every "
                 f"row of {names[j]}, whose density would have no bound; leave the column out, or model it as a category"
             )
+
+
+def of_part(state: State, prefix: str, part: Objective) -> State:
+    """The state as a part sees it, whose parameters and buffers are named so within the whole."""
+    held = [
+        {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}
+        for tree in (state.params, state.buffers)
+    ]
+    return replace(state, objective=part, params=held[0], buffers=held[1], _roots={})
