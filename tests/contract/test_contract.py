@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from weft import Learner, weave
+from weft import Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.core import Objective, Output, capability
 from weft.core.catalogue import ROOMS, entries
 from weft.core.random import normal, turns
 from weft.engine import VectorizationWarning
+from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Classification, Heads, Regression
 from weft.sources import Arrays, Rollouts
-from weft.strategies import EMA, EWC, MAML, ANDMask
+from weft.strategies import EMA, EWC, MAML, ANDMask, Laplace
 from weft.testing import ContractError, check_objective, check_source, check_strategy, vectorization_table
 from weft.testing.vectorization import LAYERS
 
@@ -535,3 +536,34 @@ def test_search_spaces_are_hyperparameters_in_range(entry):
                 having.validate()
     if entry.room == "strategies" and entry.name not in ("erm", "maml"):
         assert set(method.space) >= set(method.sweeps), "what may be swept at once may be searched"
+
+
+class Scaled(nn.Module):
+    """A net with a parameter that is one number."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.net = MLP(inputs, outputs, hidden=(4,))
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        return self.scale.exp() * self.net(x)
+
+    def reset_parameters(self):
+        nn.init.constant_(self.scale, 0.5)
+
+
+ALL = {**STRATEGIES, "laplace, low rank": Laplace(curvature="low_rank")}
+for other in ("maml", "coral", "mmd", "fishr"):  # of episodes, of features
+    del ALL[other]
+
+
+@pytest.mark.filterwarnings("ignore:expected the same rows at every step for LBFGS")
+@pytest.mark.parametrize("strategy", ALL)
+def test_a_parameter_may_be_one_number(strategy):
+    chosen = ALL[strategy]
+    more = {"optimizer": Optimizer("sgd", lr=0.1)} if chosen.own_step else {}
+    learner = Learner(Classification(Scaled), strategy=chosen, steps=35, random_state=0, batch_size=None, **more)
+    for task in ("first", "second"):
+        learner.partial_fit(X, LABEL, environment=SITE if chosen.sight.grouped else None, task=task)
+    assert learner.predict(X[:3]).shape == (3,)

@@ -222,7 +222,7 @@ class LowRank(Curvature):
 
     def times(self, precision: Precision, d: Params) -> Params:
         basis, rest = precision["basis"], precision["rest"]
-        along = _sum([b.flatten(1) @ d[name].flatten() for name, b in basis.items()])
+        along = _sum([b.reshape(len(b), -1) @ d[name].flatten() for name, b in basis.items()])
         return {name: torch.tensordot(along, b, dims=1) + rest[name] * d[name] for name, b in basis.items()}
 
     def add(self, before: Precision, after: Precision, decay: float) -> Precision:
@@ -284,7 +284,7 @@ def _sum(parts: list[Tensor]) -> Tensor:
 
 def _flat(tree: Params) -> Tensor:
     """Tensors with one leading axis in common as the rows of a matrix."""
-    return torch.cat([t.flatten(1) for t in tree.values()], dim=1)
+    return torch.cat([t.reshape(len(t), -1) for t in tree.values()], dim=1)
 
 
 def _parted(rows: Tensor, shapes: dict[str, Any]) -> Params:

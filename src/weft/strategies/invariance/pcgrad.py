@@ -42,7 +42,7 @@ class PCGrad(Strategy):
         self, gradients: Params, losses: Tensor, weights: Tensor, state: StrategyState
     ) -> tuple[Params, StrategyState]:
         wide = torch.promote_types(weights.dtype, torch.float32)
-        flat = [g.flatten(1).to(wide) for g in gradients.values()]
+        flat = [g.reshape(len(g), -1).to(wide) for g in gradients.values()]
         gram = torch.stack([g @ g.T for g in flat]).sum(0)
         coefficients = _surgery(gram, random.uniform(gram.shape, place="order").argsort(-1))
         # An environment without rows in this batch has gradient zero: it conflicts with none, and counts nothing.
