@@ -140,9 +140,13 @@ class Case:
     steps: int = 40
     settings: dict[str, Any] = field(default_factory=dict)
     episodes: Callable[[], Any] | None = None
+    strategies: dict[str, Any] = field(default_factory=dict)  # in other settings than for other objectives
 
 
 ADAM = Optimizer("adam", lr=0.01)
+# What a GAN draws are no bits: what an objective itself draws are.
+ITSELF = {"generative-replay": GenerativeReplay(size=40, rows=10)}
+FAST = {"optimizer": Optimizer("adam", lr=0.05)}
 OBJECTIVES = {
     "classification": Case(
         lambda net: Classification(noisy if net == "noisy" else None, hidden=(16,)),
@@ -162,9 +166,13 @@ OBJECTIVES = {
         {"X": ring(ROWS, sigma=0.05)},
         steps=75,
     ),
-    "rbm": Case(lambda net: RBM(4), {"X": BITS}, episodes=rows_of(BITS)),
+    "rbm": Case(lambda net: RBM(4), {"X": BITS}, settings=FAST, episodes=rows_of(BITS), strategies=ITSELF),
     "rbm, persistent chains": Case(
-        lambda net: RBM(4, chains="persistent", particles=16), {"X": BITS}, episodes=rows_of(BITS)
+        lambda net: RBM(4, chains="persistent", particles=16),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+        strategies=ITSELF,
     ),
     "nce": Case(lambda net: NCE(hidden=(16,)), {"X": MIXED}, episodes=rows_of(MIXED)),
     "ica": Case(lambda net: ICA(), {"X": MIXED}, episodes=rows_of(MIXED)),

@@ -17,7 +17,8 @@ SUPPORT = json.loads((Path(__file__).parent / "support.json").read_text())
 
 
 def train(strategy, objective, replicas=None, net="plain", dtype="float32", weighting="example", steps=None):
-    chosen, case = STRATEGIES[strategy], OBJECTIVES[objective]
+    case = OBJECTIVES[objective]
+    chosen = case.strategies.get(strategy, STRATEGIES[strategy])
     own = {"optimizer": Optimizer("sgd", lr=0.3)} if chosen.own_step else {}
     learner = Learner(
         case.make(net),
@@ -50,7 +51,7 @@ def improves(learner, rows, begun):
     Args:
         learner: a trained one.
         rows: that it has learned from.
-        begun: gives one like it that has made a step, for objectives whose records do not tell their progress.
+        begun: gives one like it that has made a step, for objectives whose likelihood is known and is no record.
     """
     objective = learner.settings().objective
     if objective.solved and "predict" not in objective.capabilities():
@@ -63,7 +64,7 @@ def improves(learner, rows, begun):
     if objective.solved:
         return learner.score(X, learner.predict(X)) > 0.99
     name, direction = objective.progress
-    if name not in learner.history_[0]:
+    if name != "loss" and "log_prob" in objective.capabilities():
         return learner.score(rows) > begun().score(rows)
     column = learner.history_[name]
     values = column if column.ndim == 1 else np.median(column, axis=1)

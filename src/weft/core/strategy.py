@@ -63,6 +63,7 @@ class Local:
         batches: `batches()`: the task's rows themselves, numbered, in batches.
         ask: `ask(name, *args, rows=...)`: a capability of the objective (`predict`, `sample`), of all players, at
             the trained state, in evaluation mode.
+        refuse: `refuse(batch)`: raises for rows that the objective cannot learn from.
     """
 
     objective: Objective
@@ -72,6 +73,7 @@ class Local:
     products: Callable[..., tuple[Params, float]]
     batches: Callable[[], Iterable[Batch]] = tuple
     ask: Any = None
+    refuse: Callable[[Batch], None] = bool
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def consolidated(
 
     passes = made(batches)
     sums = partial(squares, passes), partial(factors, passes), partial(products, passes)
-    local = Local(run.objective, params, *sums, batches, partial(call, run, key=fold(key, "ask")))
+    ask, refuse = partial(call, run, key=fold(key, "ask")), partial(run.objective.refuse_rows, training=False)
+    local = Local(run.objective, params, *sums, batches, ask, refuse)
     with keyed(key):
         return verbs.consolidate(strategy, local, run.strategy[player], task)
 

@@ -132,6 +132,13 @@ class GenerativeReplay(Replay):
             samples = local.ask("sample", len(x), rows=row).to(x.dtype)
         else:
             samples = self._samples(x, weight, next(iter(local.params.values())).dtype, task)
+            try:
+                local.refuse({"x": samples})
+            except ValueError as error:
+                raise ValueError(
+                    f"expected the generator to draw rows that {type(local.objective).__name__} can learn from, got "
+                    f"others: {error}; give a generator of such rows"
+                ) from error
         drawn: Batch = {"x": samples, "row": row}
         if weight is not None:
             drawn["weight"] = weight.mean().expand(len(x))
