@@ -25,7 +25,10 @@ def _name(page):
     return str(page.relative_to(pages.HERE))
 
 
-@pytest.mark.parametrize("page", pages.pages(), ids=_name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.turns(f"docs/{_name(p)}", "docs/pages.py"), id=_name(p)) for p in pages.pages()],
+)
 def test_the_page_runs(page, tmp_path):
     pages.run(page, tmp_path)
 
@@ -259,6 +262,7 @@ def test_the_gallery_shows_results_and_what_was_not_run(site):
         assert claim.title in html.unescape(text)
 
 
+@pytest.mark.turns("docs/made.py", "docs/conf.py")
 def test_a_damaged_result_of_a_claim_is_told(tmp_path):
     claim = tmp_path / "out" / "claims" / "spirals"
     claim.mkdir(parents=True)

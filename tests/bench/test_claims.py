@@ -744,6 +744,7 @@ class Shared(Claim):
 """
 
 
+@pytest.mark.turns("src/weft/bench/claims/*")
 def test_parts_are_shared_out_among_processes_and_the_result_is_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)

@@ -124,6 +124,7 @@ def test_an_interrupted_study_comes_to_the_same_table(whole, tmp_path, when, mon
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.turns("src/weft/bench/*")
 def test_killed_at_random_moments(tmp_path, seed):
     command = [sys.executable, "-m", "tests.bench.study_worker", str(tmp_path / "kills"), "6", str(seed)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -288,6 +289,7 @@ def test_a_diverged_setting_does_not_spoil_its_batch():
 
 
 @pytest.mark.parametrize("method", ["sgld", "l2+lbfgs"])
+@pytest.mark.turns("src/weft/bench/*")
 def test_what_chooses_its_own_step_is_given_plain_sgd(method, tmp_path):
     found = compare(methods=[method, "ema"], out=tmp_path / "study", **TINY)
     own, other = found["methods"]
@@ -692,6 +694,7 @@ def test_bad_commands(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")  # Ray's own
+@pytest.mark.turns("src/weft/bench/*")
 def test_ray_gives_what_one_process_gives_and_may_be_lost(whole, tmp_path):
     """First its raylet is killed in the middle of a study; then the study goes on, on Ray again."""
     pytest.importorskip("ray")

@@ -1,17 +1,22 @@
-"""Which claims' quick runs a test run makes: those that a change touches, and a third of the others.
+"""Which claims' quick runs, and which slow tests, a test run makes: those that a change touches, and a third of others.
 
 A claim is touched where its file has changed, or its family's (`claims/<family>/_*.py`, and what stands in a folder of
 that name in the package), or what runs all claims. The third is chosen by the commit's hash, so that it is another one
 at every commit and the same one whenever that is tested again. `WEFT_CLAIMS=all` runs all, `WEFT_CLAIMS=REVISION` says
-since when to look for changes; else it is where the branch left main, and on main the commit before.
+since when to look for changes; else it is where the branch left main, and on main the commit before. Of slow tests,
+marked with `turns`, `WEFT_TURNS` says the same.
 """
 
 import hashlib
 import math
+import os
 import re
 import subprocess
 from fnmatch import fnmatchcase
+from pathlib import Path
 
+NOT_YET = "slow, and neither touched nor of this commit's third; WEFT_TURNS=all runs it"
+ROOT = Path(__file__).parents[2]
 TEST = "test_the_quick_setting_holds"
 # what every claim depends on and nothing else does; fnmatch's * also stands for folders
 RUNNER = ("src/weft/bench/claims/*", "tests/claims/*")
@@ -84,6 +89,27 @@ def chosen(paths, root, said=""):
         return set(paths)
     mine = {name for name, path in paths.items() if touched(path.relative_to(root).as_posix(), files)}
     return mine | third(set(paths) - mine, git(root, "rev-parse", "HEAD"))
+
+
+def turns(slow, root=ROOT, said=None):
+    """The names of the slow tests to run: those of a file that has changed, or about one that has, and a third.
+
+    Args:
+        slow: by name, the test's file and patterns of the files that it is about.
+        root: the repository's root.
+        said: what `WEFT_TURNS` says.
+    """
+    said = os.environ.get("WEFT_TURNS", "") if said is None else said
+    base = None if said == "all" else base_of(root, said)
+    files = None if base is None else changed_since(root, base)
+    if files is None:
+        return set(slow)
+    mine = {
+        name
+        for name, (path, *about) in slow.items()
+        if any(fnmatchcase(f, p) for f in files for p in (Path(path).relative_to(root).as_posix(), *about))
+    }
+    return mine | third(set(slow) - mine, git(root, "rev-parse", "HEAD"))
 
 
 def told(reports):

@@ -1,5 +1,6 @@
 """Which claims are run, in small repositories."""
 
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import pytest
 
 from weft.bench.claims import listed
 
-from .selection import TEST, chosen, third, told, touched
+from .selection import ROOT, TEST, chosen, third, told, touched, turns
 
 NAMES = [f"claim{i}" for i in range(12)]
 
@@ -135,3 +136,32 @@ def test_the_summary_names_what_ran_and_what_did_not():
     assert told(reports) == ["ran 2: ring, spirals", "did not run 1: levels", "WEFT_CLAIMS=all runs all of them"]
     assert told([report("ring", "passed")]) == ["ran 1: ring", "did not run 0: none"]
     assert told(reports[4:]) == []
+
+
+def test_slow_tests_take_turns(repository):
+    slow = {
+        name: (path, "src/a/*.py" if i < 2 else "src/b.py") for i, (name, path) in enumerate(repository.paths.items())
+    }
+
+    def taken(said=""):
+        return turns(slow, repository.root, said)
+
+    assert taken() == set(NAMES), "without a parent all run"
+    repository.commit("src/a/one.py", text="new")
+    assert set(NAMES[:2]) <= taken()
+    assert len(taken()) == 2 + 4
+    repository.commit("claims/even/claim4.py", text="new")
+    assert "claim4" in taken()
+    assert len(taken()) == 1 + 4
+    assert taken("all") == set(NAMES)
+    assert set(NAMES[:2]) <= taken("HEAD^^")
+
+
+def test_what_slow_tests_are_about_exists():
+    """A file that was renamed would be missed in silence."""
+    said = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for given in re.findall(r"mark\.turns\(([^)]*)\)\n", path.read_text()):
+            said |= set(re.findall(r'"([^"{]+)"', given))
+    assert len(said) > 10
+    assert not [pattern for pattern in said if not any(ROOT.glob(pattern))]

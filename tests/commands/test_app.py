@@ -60,6 +60,7 @@ def test_names_in_a_file_reach_the_terminal_without_control_characters(tmp_path)
     assert "[red]" in result.stdout
 
 
+@pytest.mark.turns("src/weft/commands/*")
 def test_piped_output_has_no_control_characters_and_ctrl_c_ends_with_130(table, tmp_path):
     folder = tmp_path / "run"
     going = command("fit", table, "--target", "kind", "--epochs", "100000", "--out", folder)

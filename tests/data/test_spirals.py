@@ -128,12 +128,14 @@ def accuracies(demo, strategy, **settings):
     return fitted, accuracy
 
 
+@pytest.mark.turns("src/weft/data/two_spirals.py", "src/weft/strategies/invariance/and_mask.py")
 def test_erm_takes_the_shortcuts(demo):
     fitted, accuracy = accuracies(demo, ERM(), steps=100)  # by then they explain every row
     assert fitted.history_["accuracy"][-1].min() > 0.99
     assert np.abs(accuracy - 0.5).max() < 0.03, accuracy
 
 
+@pytest.mark.turns("src/weft/data/two_spirals.py", "src/weft/strategies/invariance/and_mask.py")
 def test_and_mask_learns_the_spirals(demo):
     """The demo's first seeds; how many of more do is the claim's to say (claims/invariance/spirals.py)."""
     _, accuracy = accuracies(demo, ANDMask(threshold=1.0))

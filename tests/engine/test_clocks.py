@@ -67,6 +67,7 @@ def assert_same_runs(many, singles):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.turns("src/weft/engine/loop.py", "src/weft/engine/replicas.py", "src/weft/engine/tasks.py")
 def test_over_tasks_with_early_stopping_a_replica_is_the_single_run(name):
     make, strategy = STRATEGIES[name]
     settings = {**SETTINGS, "strategy": strategy}

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import torch
 
-torch.set_num_threads(1)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(61, 4))
 Y = (X[:, 0] > 0).astype(int)
@@ -28,6 +27,7 @@ def learner(folder):
 
 
 def main():
+    torch.set_num_threads(1)
     folder, rank, port, dies = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     os.environ.update(RANK=rank, WORLD_SIZE="2", LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     import weft.learner.folder

@@ -28,6 +28,12 @@ def attempts(scenario, folder, moments):
 @pytest.mark.parametrize(
     "scenario", ["tasks", "game", "replicas", "stopped", "one_by_one", "rollouts", "solved", "memory"]
 )
+@pytest.mark.turns(
+    "src/weft/learner/folder.py",
+    "src/weft/learner/loading.py",
+    "src/weft/engine/checkpoint.py",
+    "src/weft/engine/blocks.py",
+)
 def test_named_points(scenario, tmp_path):
     results = attempts(scenario, tmp_path, 0)
     assert len(results) >= 7
@@ -36,6 +42,12 @@ def test_named_points(scenario, tmp_path):
 
 @pytest.mark.parametrize(
     ("scenario", "moments"), [("tasks", 8), ("game", 4), ("replicas", 4), ("rollouts", 4), ("memory", 4)]
+)
+@pytest.mark.turns(
+    "src/weft/learner/folder.py",
+    "src/weft/learner/loading.py",
+    "src/weft/engine/checkpoint.py",
+    "src/weft/engine/blocks.py",
 )
 def test_random_moments(scenario, moments, tmp_path):
     results = attempts(scenario, tmp_path, moments)

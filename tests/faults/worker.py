@@ -33,8 +33,6 @@ from weft.objectives import GAN, REINFORCE, Classification, LeastSquares
 from weft.sources import Rollouts
 from weft.strategies import EWC, ANDMask
 
-torch.set_num_threads(1)
-weft.learner.folder.SECONDS = 0.0  # a checkpoint at every record, to be killed in
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 5))
 Y = (X[:, 0] * X[:, 1] > 0).astype(int)
@@ -313,4 +311,6 @@ def main():
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
+    weft.learner.folder.SECONDS = 0.0  # a checkpoint at every record, to be killed in
     main()

@@ -305,6 +305,7 @@ print(len(model.history_))
 """
 
 
+@pytest.mark.turns("src/weft/learner/observers.py")
 def test_a_disk_that_fills_up_keeps_what_was_written(tmp_path):
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout == "8\n"
@@ -326,6 +327,7 @@ observer({"step": 1, "loss": 1.0})
 """
 
 
+@pytest.mark.turns("src/weft/learner/observers.py")
 def test_what_is_open_is_closed_at_exit(store, client):
     done = subprocess.run([sys.executable, "-c", EXIT, store], capture_output=True, text=True, check=True)
     (run,) = runs(client, "exit")

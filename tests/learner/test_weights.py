@@ -215,6 +215,7 @@ KINDS = {
 PRECISIONS = (torch.float32, torch.float64, torch.bfloat16)
 
 
+@pytest.mark.turns("src/weft/engine/fresh.py")
 def test_a_thousand_fresh_modules_are_taken_for_fresh():
     odd = []
     for i in range(1000):

@@ -53,6 +53,7 @@ def fitted(X, y, task, curvature):
     return posterior(line, rows=n)
 
 
+@pytest.mark.turns("src/weft/measures/*", "src/weft/strategies/posterior/*")
 def test_the_posterior_of_a_conjugate_model_and_its_coverage():
     inside, sure = [], []
     for seed in range(12):

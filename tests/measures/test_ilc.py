@@ -92,6 +92,7 @@ def test_the_mean_over_optima():
     assert ones[1] < 10 * ones[0]  # the optimum that only one environment has
 
 
+@pytest.mark.turns("src/weft/measures/*")
 def test_a_learner_with_replicas():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2)) * np.repeat([[1.0, 1.0], [1.0, 3.0]], 40, 0)

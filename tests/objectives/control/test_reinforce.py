@@ -223,6 +223,7 @@ def played(learner, envs=128, greedy=False):
 
 
 @pytest.mark.parametrize("kind", ["tensors", "gymnasium"])
+@pytest.mark.turns("src/weft/objectives/control/*", "src/weft/sources/rollouts.py")
 def test_cartpole_is_solved(kind):
     if kind == "gymnasium":
         pytest.importorskip("gymnasium")

@@ -106,6 +106,7 @@ def test_the_adversary_moves_so_many_times(steps):
         assert report.keys() == turn
 
 
+@pytest.mark.turns("src/weft/objectives/games/*")
 def test_the_adversary_is_fooled():
     """One input tells the site, another the label: the adversary knows the site at strength 0, not so at 3.
 

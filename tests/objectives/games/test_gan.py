@@ -134,6 +134,7 @@ def test_a_game_of_single_example_gradients_is_the_game():
     assert np.allclose(plain.sample(10), masked.sample(10), rtol=1e-7)
 
 
+@pytest.mark.turns("src/weft/objectives/games/*")
 def test_replicas_recover_the_modes_of_a_ring():
     """Eight Gaussians at radius 1, deviation .05; 1,000 steps with the defaults.
 

@@ -97,6 +97,7 @@ def test_the_fisher_of_a_regression_is_in_closed_form():
     torch.testing.assert_close(found["net.1.bias"], torch.full((2,), 12 / 0.25, dtype=torch.float64))
 
 
+@pytest.mark.turns("src/weft/strategies/continual/*")
 def test_two_tasks_in_sequence_are_the_joint_posterior():
     """Orthogonal designs, where the diagonal is exact: mean and precision equal those of all the data."""
     truth = np.array([1.0, -2.0, 0.5])
@@ -136,6 +137,7 @@ def test_two_tasks_in_sequence_are_the_joint_posterior():
     assert np.abs(alone - joint).max() > 1e-2
 
 
+@pytest.mark.turns("src/weft/strategies/continual/*")
 def test_permuted_digits_are_remembered():
     x, y = load_digits(return_X_y=True)
     a, b, c, d = train_test_split(x / 16, y, random_state=0, stratify=y)

@@ -135,6 +135,7 @@ def in_sequence(settings, strategy=SMALL):
     return learner
 
 
+@pytest.mark.turns("src/weft/strategies/continual/*")
 def test_same_seed_same_result_and_replicas_are_single_runs():
     whole, again, other = in_sequence({}), in_sequence({}), in_sequence({"replicas": {"random_state": [1]}})
     np.testing.assert_array_equal(whole.predict(np.eye(3)), again.predict(np.eye(3)))

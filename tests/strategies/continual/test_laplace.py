@@ -252,6 +252,7 @@ def in_sequence(strategy, tasks):
 
 
 @pytest.mark.parametrize("curvature", ["full", "kronecker", "low_rank", "diagonal"])
+@pytest.mark.turns("src/weft/strategies/continual/*")
 def test_three_tasks_in_sequence_are_the_joint_posterior(curvature):
     """A linear model: full, low-rank (of all ranks) and Kronecker precision (of one output) are exact, whatever the
     correlations; the diagonal is not. A penalty for each task counts the first one twice from the third task on."""
@@ -288,6 +289,7 @@ def test_a_task_may_have_any_name(penalties):
     torch.testing.assert_close(*kept)
 
 
+@pytest.mark.turns("src/weft/strategies/continual/*")
 def test_online_forgets_at_its_rate():
     (x1, y1), (x2, y2) = task(1, 40), task(2, 40)
     learner = line(Laplace(curvature="full", strength=1 / 40, normalize=False, penalties="online", decay=0.25))

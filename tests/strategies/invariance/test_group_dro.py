@@ -42,6 +42,7 @@ def test_large_losses_do_not_overflow():
     torch.testing.assert_close(found["w"], torch.tensor([0.0, 1.0]))
 
 
+@pytest.mark.turns("src/weft/strategies/invariance/*")
 def test_it_minimizes_the_worst_risk():
     """One constant for targets 0 (nine rows) and 4 (one row): the mean is .4, the worst risk is least at 2."""
     x, y, site = np.zeros((10, 1)), np.array([0.0] * 9 + [4.0]), [0] * 9 + [1]

@@ -63,6 +63,7 @@ def test_annealing_counts_steps():
     assert np.abs(after(4, **annealed) - after(4, strength=0.5)).max() > 1e-3
 
 
+@pytest.mark.turns("src/weft/strategies/invariance/*")
 def test_it_leaves_the_shortcut_that_risk_minimization_takes():
     """y = x1 + noise, x2 = y + noise of another size in each environment (the paper's section 3): the
     invariant predictor uses x1 alone, least squares leans on x2."""

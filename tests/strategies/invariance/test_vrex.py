@@ -51,6 +51,7 @@ def test_annealing_counts_steps():
     assert np.abs(after(4, **annealed) - after(4, strength=0.5)).max() > 1e-4
 
 
+@pytest.mark.turns("src/weft/strategies/invariance/*")
 def test_risks_become_equal():
     """One constant c for targets a and b in two environments, of 3 rows and 1: the mean is (3 a + b) / 4,
     and where the variance rules it is the middle, at which both risks are the same."""

@@ -115,6 +115,7 @@ def one_step_errors(few, tasks=100, shots=10):
     return np.mean(before), np.mean(after)
 
 
+@pytest.mark.turns("src/weft/strategies/meta/*")
 def test_sinusoids_are_learned_in_one_step():
     few = Learner(Regression(hidden=(40, 40)), strategy=MAML(inner_lr=0.01), steps=1500, random_state=0)
     few.fit(Episodes(sinusoids, tasks=25, shots=10))

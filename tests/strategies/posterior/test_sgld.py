@@ -38,6 +38,7 @@ def within(found, expected, deviation):
 
 
 @pytest.mark.parametrize(("temperature", "strength"), [(1.0, 0.0), (0.3, 0.0), (1.0, 0.5)])
+@pytest.mark.turns("src/weft/strategies/posterior/*")
 def test_the_stationary_distribution_of_a_gaussian(temperature, strength):
     learner = chains(
         weave(L2(strength=strength), SGLD(temperature=temperature)), replicas={"random_state": list(range(CHAINS))}
