@@ -73,7 +73,7 @@ class Local:
     products: Callable[..., tuple[Params, float]]
     batches: Callable[[], Iterable[Batch]] = tuple
     ask: Any = None
-    refuse: Callable[[Batch], None] = bool
+    refuse: Callable[[Batch], object] = bool
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from weft import Classifier, Learner, Optimizer, weave
 from weft.core.objective import Objective, Output, capability
 from weft.core.random import fold, key_of
 from weft.core.trees import tree_leaves
-from weft.objectives import DANN, GAN, Classification, Regression
+from weft.objectives import DANN, GAN, ICA, Classification, Dequantized, Regression
 from weft.strategies import ERM, ANDMask, GenerativeReplay, LwF, Replay
 
 rng = np.random.default_rng(0)
@@ -278,3 +278,15 @@ def test_what_a_fitted_generator_has_drawn_before_does_not_matter():
         kept.append(next(iter(one.training_.runs[0].state.strategy.values())))
         generator.sample(7)
     assert all(torch.equal(a, b) for a, b in zip(*(map(tree_leaves, kept)), strict=True))
+
+
+def test_rows_that_the_objective_cannot_learn_from_are_refused():
+    """A GAN draws real numbers, whatever it has learned from."""
+    rows = np.random.default_rng(0).integers(0, 4, size=(60, 2)).astype(float)
+    density = Dequantized(ICA(inference="gradient"), levels=4)
+    replay = GenerativeReplay(generator=Learner(GAN(latent=2, hidden=(8,)), steps=2), size=20, rows=5)
+    learner = Learner(density, strategy=replay, steps=2, random_state=0)
+    with pytest.raises(
+        ValueError, match=r"expected the generator to draw rows that Dequantized can learn from, .* 0\.\.3"
+    ):
+        learner.partial_fit(rows, task="first").partial_fit(rows, task="second")
