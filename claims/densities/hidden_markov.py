@@ -47,7 +47,7 @@ class HiddenMarkov(Claim):
         "absolute error of moves and laws must be at most .04 at the largest number of sequences, and fall like one "
         "over the root of their number: a slope of -1/2 within .2."
     )
-    quick = {"seeds": 6, "sizes": (32, 512), "restarts": 3}
+    quick = {"seeds": 5, "sizes": (32, 256), "restarts": 2}
     full = {"seeds": 12, "sizes": (32, 128, 512), "restarts": 3}
     mutant = Mutant(
         what="the likeliest path counted in place of all",
