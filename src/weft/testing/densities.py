@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ __all__ = ["check_density", "every_row"]
 
 Rows = NDArray[Any]
 _POINTS = {1: 20_001, 2: 601}
+_CONDITIONS = 4
 _NARROW = 1e-4  # of a total probability by enumeration in float32; in double precision it is far smaller
 
 
@@ -48,6 +50,8 @@ def check_density(
     - The total probability is 1: summed over `support`, or integrated over `box` (rows of one or two numbers); of a
       lower bound at most 1, of an upper bound at least 1; an estimate is not judged by it.
     - Samples have the frequencies that the probabilities say, by a test at `level`.
+    - A conditional density, `log_prob(X, y=...)`, is so for each condition, of which the first few are tried; where y
+      may be left out, all that is said here holds for the marginal.
     - Rows alone are as rows together.
     - Where the model takes gaps, the density of a row with gaps is that of what is observed: summed over what is
       missing. What is imputed keeps what was observed, and has the frequencies of the conditional.
@@ -91,27 +95,55 @@ def check_density(
     kind = learner.log_prob.kind
     _expect(kind in DENSITY, f"expected log_prob to say what it is, one of {', '.join(DENSITY)}, got {kind!r}")
     _alone(learner, X, asked)
-    if asked:
-        return learner  # a conditional density is checked for each condition by itself, by its own test
-    points, weight = _points(support, box)
-    logs = np.asarray(learner.log_prob(points), dtype=np.float64)
-    _total(kind, logs + np.log(weight), "enumeration" if support is not None else "quadrature")
-    share = np.exp(logs) * weight
     if hasattr(learner, "sample"):
         how = learner.sample.kind
         _expect(how in DRAWN, f"expected sample to say how it draws, one of {', '.join(DRAWN)}, got {how!r}")
-        if kind == "exact":
-            _frequencies(np.asarray(learner.sample(draws, random_state=1)), points, share, level, "samples")
+    points, weight = _points(support, box)
+    whole = support is not None
+    for told in _conditions(asked):
+        _law(learner, points, weight, told, whole, draws, level)
+    if not _optional(learner, asked):
+        return learner
+    share = _law(learner, points, weight, {}, whole, draws, level)
     if exact is not None:
         _bounds(learner, np.asarray(X), exact, kind)
     if objective.gaps and kind == "exact":
-        _gaps(learner, points, share, support is not None, draws, level)
+        _gaps(learner, points, share, whole, draws, level)
     return learner
 
 
 def _expect(condition: object, message: str) -> None:
     if not bool(condition):
         raise ContractError(message)
+
+
+def _conditions(fields: Mapping[str, Any]) -> list[dict[str, Rows]]:
+    """The first few distinct conditions, each of one row."""
+    held = {name: np.asarray(value) for name, value in fields.items()}
+    rows = range(len(next(iter(held.values())))) if held else range(0)
+    first = {repr([value[i].tolist() for value in held.values()]): i for i in reversed(rows)}
+    return [{n: v[i : i + 1] for n, v in held.items()} for i in sorted(first.values())[:_CONDITIONS]]
+
+
+def _optional(learner: Learner, fields: Mapping[str, Any]) -> bool:
+    """Whether log_prob may be asked without these."""
+    named = inspect.signature(learner.objective_.log_prob).parameters
+    return all(named[name].default is not inspect.Parameter.empty for name in fields)
+
+
+def _law(
+    learner: Learner, points: Rows, weight: Rows, told: Mapping[str, Rows], whole: bool, draws: int, level: float
+) -> Rows:
+    """The probability of each place under a condition: all of it together is 1, and samples have these frequencies."""
+    kind, where = learner.log_prob.kind, "".join(f" given {name} = {value[0]}" for name, value in told.items())
+    asked = {name: np.repeat(value, len(points), 0) for name, value in told.items()}
+    logs = np.asarray(learner.log_prob(points, **asked), dtype=np.float64)
+    _total(kind, logs + np.log(weight), ("enumeration" if whole else "quadrature") + where)
+    share = np.exp(logs) * weight
+    if kind == "exact" and hasattr(learner, "sample") and all(learner.sample.takes(name) for name in told):
+        drawn = learner.sample(draws, random_state=1, **{n: np.repeat(v, draws, 0) for n, v in told.items()})
+        _frequencies(np.asarray(drawn), points, share, level, f"samples{where}")
+    return share
 
 
 def _points(support: Rows | None, box: Sequence[tuple[float, float]] | None) -> tuple[Rows, Rows]:
@@ -134,7 +166,7 @@ def _points(support: Rows | None, box: Sequence[tuple[float, float]] | None) -> 
 
 
 def _total(kind: str, logs: Rows, how: str) -> None:
-    total, slack = float(np.exp(logs).sum()), _NARROW if how == "enumeration" else 2e-3
+    total, slack = float(np.exp(logs).sum()), _NARROW if how.startswith("enumeration") else 2e-3
     wrong = {
         "exact": abs(total - 1) > slack,
         "lower bound": total > 1 + slack,

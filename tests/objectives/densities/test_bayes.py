@@ -9,10 +9,11 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 
 from weft import Learner
+from weft.core import capability
 from weft.objectives import ICA, ClassConditional, Gaussian, GaussianMixture, Independent, Mixture, NaiveBayes
 from weft.objectives.densities import class_conditional
 from weft.sources import Arrays
-from weft.testing import check_density, check_objective, every_row
+from weft.testing import ContractError, check_density, check_objective, every_row
 
 rng = np.random.default_rng(0)
 COMMON = {"random_state": 0, "dtype": "float64", "device": "cpu"}
@@ -101,6 +102,37 @@ def test_mutants_are_caught(monkeypatch, broken):
         monkeypatch.setattr(class_conditional._Class, "once", once)
     with pytest.raises(AssertionError):
         test_gaussians_of_each_class_are_quadratic_discriminants()
+
+
+@pytest.mark.parametrize("model", [NaiveBayes(law="bernoulli"), ClassConditional(Mixture(2, law="bernoulli"))])
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("marginal", "total probability of 1 by enumeration, as exact says, got 2"),
+        ("condition", r"total probability of 1 by enumeration given y = [01]"),
+        ("sample", r"samples given y = [01] with the frequencies"),
+        ("gaps", "density of what is observed"),
+    ],
+)
+def test_mutants_are_no_densities(monkeypatch, model, broken, told):
+    given, joint, right = ClassConditional.log_given, ClassConditional.log_joint, ClassConditional.sample
+    if broken == "marginal":  # a sum over classes that all count whole
+        monkeypatch.setattr(ClassConditional, "log_joint", given)
+    if broken == "condition":  # p(x, y) for p(x | y)
+        monkeypatch.setattr(
+            ClassConditional, "log_given", lambda self, *told: self.logits.log_softmax(-1) + given(self, *told)
+        )
+    if broken == "sample":  # of any class, whichever is asked for
+
+        @capability(merge="share", kind="direct", gives="x")
+        def sample(self, n, y=None):
+            return right(self, n)
+
+        monkeypatch.setattr(ClassConditional, "sample", sample)
+    if broken == "gaps":  # taken for 0
+        monkeypatch.setattr(ClassConditional, "log_joint", lambda self, x, seen: joint(self, x, torch.ones_like(seen)))
+    with pytest.raises(ContractError, match=told):
+        check_density(model, BITS, support=every_row([2, 2, 2]), fields={"y": KIND})
 
 
 def test_gaps_are_left_out_exactly():

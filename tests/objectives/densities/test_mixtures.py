@@ -12,9 +12,10 @@ from sklearn.mixture import GaussianMixture as Peer
 
 import weft
 from weft import Learner, Optimizer
+from weft.core import capability
 from weft.core.random import key_of
 from weft.objectives import GaussianMixture, Independent, Mixture
-from weft.objectives.densities import gaussian_mixture, mixing
+from weft.objectives.densities import gaussian_mixture, mixing, normals
 from weft.objectives.densities.normals import packed
 from weft.objectives.densities.starts import clusters
 from weft.sources import Arrays
@@ -273,6 +274,75 @@ def test_mutants_are_caught(monkeypatch, broken):
         monkeypatch.setattr(Mixture, "fill", lambda self, x, o, k: torch.where(o, x, self.draw(0 * k)))
     with pytest.raises(ContractError):
         check_density(Mixture(2, law="bernoulli"), BITS, support=every_row([2, 2, 2]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("shares", "total probability of 1 by quadrature"),
+        ("means of logs", "total probability of 1 by quadrature"),
+        ("sample", "samples with the frequencies"),
+        ("gaps", "density of what is observed"),
+        ("impute", "imputed values with the frequencies"),
+    ],
+)
+def test_mutants_of_gaussian_mixtures_are_caught(monkeypatch, broken, told):
+    given = GaussianMixture.log_given
+    if broken == "shares":  # a factor twice
+        monkeypatch.setattr(
+            GaussianMixture, "log_given", lambda self, theta, *rows: given(self, theta, *rows) + self.logits
+        )
+    if broken == "means of logs":  # E log p(x | k) for log E p(x | k)
+        monkeypatch.setattr(mixing.torch, "logsumexp", lambda logs, axis: logs.mean(axis))
+    if broken == "sample":  # factors transposed
+        monkeypatch.setattr(gaussian_mixture, "factor_of", lambda scale: normals.factor_of(scale).mT)
+    if broken == "gaps":  # taken for their value, 0
+        monkeypatch.setattr(
+            GaussianMixture, "log_given", lambda self, theta, x, seen: given(self, theta, x, torch.ones_like(seen))
+        )
+    if broken == "impute":  # without regard to what is observed of the row
+        monkeypatch.setattr(gaussian_mixture, "filled", lambda x, seen, drawn, c: torch.where(seen, x, drawn))
+    with pytest.raises(ContractError, match=told):
+        check_density(GaussianMixture(2), PLANE, box=[(-8, 8), (-8, 8)])
+
+
+class FactorTwice(Independent):
+    @capability(merge="logmeanexp", kind="exact")
+    def log_prob(self, x, observed):
+        each = self.entries.log_prob(self.theta, x) * observed
+        return each.sum(-1) + each[..., 0]
+
+
+class OtherColumns(Independent):
+    @capability(merge="share", kind="direct")
+    def sample(self, n):
+        return super().sample(n).roll(1, -1)
+
+
+class GapsAsValues(Independent):
+    @capability(merge="logmeanexp", kind="exact")
+    def log_prob(self, x, observed):
+        return self.entries.log_prob(self.theta, x).sum(-1)
+
+
+class DrawnOver(Independent):
+    @capability(merge="share", kind="direct", asks="rows")
+    def impute(self, x, observed):
+        return self.sample(len(x))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "told"),
+    [
+        (FactorTwice, "total probability of 1 by enumeration"),
+        (OtherColumns, "samples with the frequencies"),
+        (GapsAsValues, "density of what is observed"),
+        (DrawnOver, "impute to keep what was observed"),
+    ],
+)
+def test_mutants_of_independent_columns_are_caught(mutant, told):
+    with pytest.raises(ContractError, match=told):
+        check_density(mutant(law="bernoulli"), BITS, support=every_row([2, 2, 2]))
 
 
 # --- where it begins, and what is said --------------------------------------------------------------------

@@ -7,8 +7,10 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 from torch import nn
+from torch.nn.functional import softplus
 
 from weft import Learner, Optimizer
+from weft.core import Output, capability
 from weft.core.random import key_of, keyed
 from weft.core.source import Field
 from weft.engine.build import build
@@ -56,6 +58,40 @@ def test_a_normal_law_and_its_normalizer_are_found():
     assert np.abs(learner.ratio(PLANE)).mean() < 0.05
     assert (learner.log_prob.kind, learner.ratio.kind) == ("estimate", "estimate")
     assert repr(learner.score(PLANE)).endswith("(estimate)")
+
+
+class NoNormalizer(NCE):
+    @capability(merge="logmeanexp", kind="estimate", gives="density")
+    def log_prob(self, x):
+        return self.log_unnormalized(x)
+
+
+class NoiseOfNoDensity(NCE):
+    """The noise's normalizer is left out, and so c takes it over."""
+
+    def _log_noise(self, x):
+        return super()._log_noise(x) + 0.5 * x.shape[1] * math.log(2 * math.pi)
+
+
+class AsManyDrawsAsOne(NCE):
+    """log nu is left out of the odds."""
+
+    def forward(self, batch, player=""):
+        return super().forward(batch, player) if self.draws == 1 else self._odds(batch)
+
+    def _odds(self, batch):
+        x, nu = batch["x"], self.draws
+        drawn = self._draw(len(x), nu).detach().flatten(0, 1)
+        return Output(softplus(-self.ratio(x)) + softplus(self.ratio(drawn)).reshape(len(x), nu).sum(1))
+
+
+@pytest.mark.parametrize("mutant", [NCE, NoNormalizer, NoiseOfNoDensity, AsManyDrawsAsOne])
+def test_mutants_are_caught(mutant):
+    """By quadrature: check_density does not judge the total of an estimate, which is off by c - log Z in every row."""
+    learner = Learner(mutant(lambda: Bell(1), draws=5), **{**SETTINGS, "steps": 150}).fit(PLANE[:, :1])
+    grid = np.linspace(-8, 8, 2001)[:, None]
+    total = np.trapezoid(np.exp(learner.log_prob(grid)), grid[:, 0])
+    assert (abs(total - 1) < 0.1) == (mutant is NCE), total
 
 
 def test_the_noise_is_that_of_the_data():
