@@ -301,6 +301,19 @@ def test_every_so_many_iterations_are_recorded():
     same(learner, Learner(Mixture(iterations=8), **COMMON).fit(X))
 
 
+@pytest.mark.parametrize("replicas", [None, 3])
+@pytest.mark.parametrize("kind", [Mixture, Single])
+@pytest.mark.parametrize("every", [1, 3, 50])
+def test_the_solution_at_the_end_is_told_with_the_numbers_of_its_iteration(kind, every, replicas):
+    told = Learner(kind(told=True), replicas=replicas, **COMMON).fit(X).history_[-1]
+    learner = Learner(kind(told=False), replicas=replicas, every=every, **COMMON).fit(X)
+    last = learner.history_[-1]
+    assert last.keys() == told.keys()
+    for name in ("step", "log_likelihood", "width", "loss"):
+        np.testing.assert_allclose(last[name], told[name], rtol=1e-12)
+    assert np.isfinite(np.stack(learner.history_["log_likelihood"])).all()
+
+
 def test_patience_keeps_the_best():
     class Worse(Mixture):
         def solve(self, source, state):

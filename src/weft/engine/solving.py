@@ -97,18 +97,23 @@ class _Solver:
 
     Attributes:
         numbers: the replicas that it solves.
+        told: the numbers of its last iteration.
         done: whether it has given its solution.
     """
 
     def __init__(self, run: State, source: Source, numbers: list[int], *, stacked: bool) -> None:
         self.numbers, self.stacked, self.done = numbers, stacked, False
+        self.told: dict[str, Tensor] = {}
         self.name = f"{type(run.objective).__name__}.solve"
         found = run.objective.solve(source, run)
         self.turns = found if inspect.isgenerator(found) else None
         self.found = None if self.turns is not None else found
 
     def advance(self) -> tuple[dict[str, Tensor], Solution | None]:
-        """An iteration: its numbers over the replicas, and the solution where it came along."""
+        """An iteration: its numbers over the replicas, and the solution where it came along.
+
+        The solution that it ends with is that of its last iteration, whose numbers are told with it.
+        """
         if self.turns is None:
             self.done = True
             return {}, self._solution(self.found)
@@ -116,16 +121,15 @@ class _Solver:
             given = next(self.turns)
         except StopIteration as end:
             self.done = True
-            return {}, None if end.value is None else self._solution(end.value)
+            return self.told, None if end.value is None else self._solution(end.value)
         told, found = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(told, Mapping):
             raise TypeError(
                 f"expected {self.name} to yield a record, numbers by name, or a record and the solution so far, got "
                 f"{type(given).__name__}"
             )
-        return {str(name): self._number(name, value) for name, value in told.items()}, (
-            None if found is None else self._solution(found)
-        )
+        self.told = {str(name): self._number(name, value) for name, value in told.items()}
+        return self.told, None if found is None else self._solution(found)
 
     def close(self) -> None:
         """Ends it where it stands."""
@@ -203,6 +207,8 @@ class _Work:
                 continue
             numbers, found = solver.advance()
             yielded, ended = yielded or not solver.done, ended or solver.done
+            if solver.done and found is None and not any(self.untold):  # what it told last has been recorded
+                numbers = {}
             living = [k for k in solver.numbers if k not in self.lost and k not in self.ends]
             for name, value in numbers.items():
                 column = values.setdefault(name, torch.full((self.count,), math.nan, dtype=torch.float64))
@@ -215,9 +221,6 @@ class _Work:
                 new += self._take(solver, found, living)
             elif solver.done:  # what it told last stands
                 new += [k for k in living if k in self.untold[1]]
-                for name, value in self.untold[0].items():
-                    column = values.setdefault(name, torch.full_like(value, math.nan))
-                    column[living] = value[living]
             if solver.done:
                 for k in living:
                     self.ends.setdefault(k, self.turn)
