@@ -19,16 +19,19 @@ SUPPORT = json.loads((Path(__file__).parent / "support.json").read_text())
 def train(strategy, objective, replicas=None, net="plain", dtype="float32", weighting="example", steps=None):
     case = OBJECTIVES[objective]
     chosen = case.strategies.get(strategy, STRATEGIES[strategy])
-    own = {"optimizer": Optimizer("sgd", lr=0.3)} if chosen.own_step else {}
+    made, descent = case.make(net), {}
+    if not made.solved:
+        steps = steps or (100 if chosen.sight.episodic else case.steps)
+        own = {"optimizer": Optimizer("sgd", lr=0.3)} if chosen.own_step else {}
+        descent = {"steps": steps, "batch_size": 30, **case.settings, **own}
     learner = Learner(
-        case.make(net),
+        made,
         strategy=chosen,
-        steps=steps or (100 if chosen.sight.episodic else case.steps),
         replicas=replicas,
         dtype=dtype,
         weighting=weighting,
         random_state=0,
-        **{"batch_size": 30, **case.settings, **own, **ASKED.get(strategy, {})},
+        **{**descent, **ASKED.get(strategy, {})},
     )
     grouped = chosen.sight.grouped
     if chosen.sight.episodic and case.episodes is not None:

@@ -1,5 +1,6 @@
 """Settings that would come to nothing say so, once."""
 
+import re
 import warnings
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from weft import Classifier, Learner, Optimizer, weave
 from weft.core.strategy import Strategy
 from weft.data import CartPole
-from weft.objectives import REINFORCE, Classification
+from weft.objectives import REINFORCE, Classification, Gaussian, GaussianMixture, LeastSquares
 from weft.sources import Rollouts
 from weft.strategies import AGEM, EWC, LBFGS, SGLD, SWA, LwF, Replay
 
@@ -53,6 +54,40 @@ def test_patience_without_rows_held_out():
     assert not said(lambda: classifier(patience=3, validation=0.25).fit(X, Y))
     acting = Learner(REINFORCE(hidden=(4,)), steps=2, patience=3)  # every batch is new
     assert not said(lambda: acting.fit(Rollouts(CartPole(), envs=4, horizon=5)))
+
+
+@pytest.mark.parametrize("objective", [Gaussian(), LeastSquares(), GaussianMixture(2)], ids=repr)
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        ({"steps": 10}, "steps=10"),
+        ({"epochs": 3, "batch_size": 8}, "epochs=3, batch_size=8"),
+        ({"optimizer": "sgd", "schedule": "cosine"}, "optimizer='sgd', schedule='cosine'"),
+        ({"accumulate": 2, "clip": 1.0}, r"accumulate=2, clip=1\.0"),
+        ({"replicas": {"optimizer__lr": [0.1, 0.2]}}, "optimizer__lr"),
+    ],
+)
+def test_a_descents_settings_beside_what_is_solved(objective, given, got):
+    y = X[:, 0] if "y" in objective.fields else None
+    learner = Learner(objective, random_state=0, **given)
+    (text,) = said(lambda: learner.fit(X, y))
+    assert re.fullmatch(
+        rf"expected no settings of a descent for {type(objective).__name__}, which is solved on all rows, got {got}, "
+        r"which come to nothing: leave them out(; its own iterations say how long it goes on)?",
+        text,
+    )
+    assert ("iterations" in text) == (type(objective) is not LeastSquares)
+    with pytest.warns(UserWarning, match="of a descent") as caught:
+        learner.fit(X, y)
+    assert caught[0].filename == __file__
+
+
+def test_nothing_is_said_where_they_count():
+    assert not said(lambda: Learner(Gaussian(), batch_size=None, random_state=0).fit(X))  # all rows: as it is
+    mixed = {"objective__inference": ["em", "gradient"]}
+    texts = said(lambda: Learner(GaussianMixture(2), steps=2, replicas=mixed, random_state=0).fit(X))
+    assert not any("of a descent" in text for text in texts)
+    assert not said(lambda: Learner(GaussianMixture(2, inference="gradient"), steps=2, random_state=0).fit(X))
 
 
 def test_a_mean_that_never_begins():

@@ -103,15 +103,9 @@ class Method:
         grouped = strategy is not None and strategy.sight.grouped
         # As many rows per update for everybody: one that works on environments takes so many of each.
         rows = study.rows * (len(data.names) if data.by == "environment" and not grouped else 1)
-        return Learner(
-            objective,
-            strategy=strategy,
-            optimizer=Optimizer("sgd" if strategy is not None and strategy.own_step else "adam"),
-            steps=study.steps,
-            batch_size=rows,
-            device="cpu",
-            replicas=replicas,
-        )
+        own = Optimizer("sgd" if strategy is not None and strategy.own_step else "adam")
+        descent = {} if objective.solved else {"optimizer": own, "steps": study.steps, "batch_size": rows}
+        return Learner(objective, strategy=strategy, device="cpu", replicas=replicas, **descent)
 
 
 def _halves(text: str) -> tuple[str, str, str]:

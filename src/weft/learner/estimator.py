@@ -39,6 +39,7 @@ from weft.learner.settings import (
     refuse_count,
     refuse_start,
     replica_settings,
+    warn_of_idle,
 )
 from weft.learner.sourcing import match, sources
 from weft.learner.training import Run, Training
@@ -394,6 +395,7 @@ class Learner(Taking, Answers):
                     f"expected replicas that learn {settings.objective.targets}, as y was read, got one that learns "
                     f"{own.objective.targets}: {own.objective!r}; train a learner for each"
                 )
+        warn_of_idle(self, each)
         runs = start(settings, each, told, source, replicated=self.replicas is not None)
         admit(runs, source, validation)
         self.training_ = Training(told, source.spec, runs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -47,6 +49,7 @@ __all__ = [
     "refuse_count",
     "refuse_start",
     "replica_settings",
+    "warn_of_idle",
 ]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -352,6 +355,32 @@ def refuse_start(learner: Learner, objective: Objective, *, again: bool, task: A
             f"expected all rows at once for {type(objective).__name__}, which is solved, not descended: a second "
             "partial_fit would forget the first; call fit with all rows, or give each part its task"
         )
+
+
+_DESCENT = ("epochs", "steps", "batch_size", "optimizer", "schedule", "accumulate", "clip")
+
+
+def warn_of_idle(learner: Learner, each: Sequence[Settings]) -> None:
+    """Says which settings come to nothing, since they are a descent's and what every replica learns is solved."""
+    if not all(own.objective.solved for own in each):
+        return
+    known, swept = inspect.signature(type(learner)).parameters, learner.replicas
+    given = {name: getattr(learner, name) for name in _DESCENT}
+    idle = [
+        f"{name}={told(value)}"
+        for name, value in given.items()
+        if value != known[name].default and (name, value) != ("batch_size", None)  # all rows at once: as it is
+    ]
+    idle += [name for name in (swept if isinstance(swept, dict) else ()) if name.partition("__")[0] in _DESCENT]
+    if not idle:
+        return
+    objective = each[0].objective
+    ends = "; its own iterations say how long it goes on" if "iterations" in objective.get_params(deep=False) else ""
+    warnings.warn(
+        f"expected no settings of a descent for {type(objective).__name__}, which is solved on all rows, got "
+        f"{', '.join(idle)}, which come to nothing: leave them out{ends}",
+        stacklevel=7,
+    )
 
 
 OFFERED = ("predict", "act", "forecast", "expectation")

@@ -29,8 +29,8 @@ def rehearse(job: Job, columns: Columns) -> None:
     """Raises what `train` would raise before its first step; an old run is not given up for one that cannot begin."""
     table = job.data.recipe.apply(columns, quiet=True)
     learner = job.options.make_learner(job.data.recipe, table, None, verbose=False)
-    learner.settings()  # raises for what is out of range
-    learner.set_params(epochs=None, steps=0)
+    if not learner.settings().objective.solved:  # raises for what is out of range
+        learner.set_params(epochs=None, steps=0)
     learner.fit(table.given(), table.y, environment=table.environment)
 
 
