@@ -490,11 +490,12 @@ CASES = {
     ),
     "two as validation": (
         lambda: classifier(validation=2).fit(X, LABELS),
-        r"in \(0, 1\), a pair \(X, y\), a data set, a source or None, got 2",
+        r"in \(0, 1\), a pair \(X, y\), X alone, a data set, a source or None, got 2",
     ),
     "rows as validation": (
         lambda: classifier(validation=X).fit(X, LABELS),
-        r"a pair \(X, y\), a data set, a source or None, got array.* \(ndarray\)",
+        r"expected validation=\(X, y\) for Classification, which learns from y beside the rows, got rows alone "
+        r"\(ndarray\); give them together, or a share",
     ),
     "true as validation": (lambda: classifier(validation=True).fit(X, LABELS), "a number in .* got True"),
     "more than everything for validation": (

@@ -66,7 +66,8 @@ class Learner(Taking, Answers):
         accumulate: batches whose gradients are accumulated into one update.
         clip: the largest norm of a gradient.
         weighting: how environments of unequal size count: by `example` or by `group`.
-        validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, or a source.
+        validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, a source, or X alone where the
+            objective learns from nothing else.
         every: updates (or iterations) between two records; None for a pass, or a fiftieth of `steps`.
         metrics: what else to take of the rows held out at each record, as `valid_roc_auc`: scorers of scikit-learn or
             their names, objects of torchmetrics; a list, or by name.

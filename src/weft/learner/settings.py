@@ -49,6 +49,7 @@ __all__ = [
     "refuse_count",
     "refuse_start",
     "replica_settings",
+    "rows_alone",
     "warn_of_idle",
 ]
 
@@ -256,10 +257,15 @@ class _Read(Legal):
         self.read(value)
 
 
+def rows_alone(given: object) -> bool:
+    """Whether `validation` is rows without anything beside them."""
+    return isinstance(given, np.ndarray | Tensor | list) or (hasattr(given, "iloc") and hasattr(given, "columns"))
+
+
 def _held_out(given: object) -> bool:
     if isinstance(given, tuple) and len(given) == 3:
         return isinstance(given[2], Mapping)
-    return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2)
+    return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2) or rows_alone(given)
 
 
 def _calls(given: object) -> bool:
@@ -289,7 +295,7 @@ LEGAL: dict[str, Legal] = {
     "accumulate": Whole(1),
     "clip": Number(0, ends="()") | None,
     "weighting": Choice("example", "group"),
-    "validation": Number(0, 1, "()") | Such("a pair (X, y), a data set, a source", _held_out) | None,
+    "validation": Number(0, 1, "()") | Such("a pair (X, y), X alone, a data set, a source", _held_out) | None,
     "every": Whole(1) | None,
     "metrics": _Read("a list of metrics, or metrics by name", metrics_of),
     "monitor": Such("the name of one of the metrics", lambda given: isinstance(given, str)) | None,
@@ -333,6 +339,15 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
         raise ValueError(
             f"expected no augment for {type(objective).__name__}, which is solved on the rows as they are, got "
             f"{told(learner.augment)}; leave it out"
+        )
+    further = [name for name in objective.fields[1:] if name not in ("environment", "index")]
+    if rows_alone(learner.validation) and further:
+        given = ["X", "y" if "y" in further else "None"]
+        others = ", ".join(f"{name!r}: ..." for name in further if name != "y")
+        raise ValueError(
+            f"expected validation=({', '.join([*given, *([f'{{{others}}}'] if others else [])])}) for "
+            f"{type(objective).__name__}, which learns from {', '.join(further)} beside the rows, got rows alone "
+            f"({type(learner.validation).__name__}); give them together, or a share: validation=0.2"
         )
     check_metrics(learner, objective)
     if learner.epochs is not None and learner.steps is not None:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from weft.core.source import Source
 from weft.learner.columns import Columns
 from weft.learner.reading import COLUMNS, Reader, unpack
-from weft.learner.settings import Settings
+from weft.learner.settings import Settings, rows_alone
 from weft.sources import Arrays, Mapped
 from weft.sources.cast import Cast
 from weft.sources.drawn import DrawnAnew
@@ -129,6 +129,8 @@ def _validation(settings: Settings) -> float | tuple[Any, ...] | Source | None:
         return Cast(given, settings.dtype)
     if isinstance(given, Dataset):
         return unpack(given, None)
+    if rows_alone(given):
+        return given, None
     return given if isinstance(given, tuple) else float(given)
 
 
