@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from scipy.special import gammaln, logsumexp
 from sklearn.decomposition import LatentDirichletAllocation
@@ -14,7 +15,9 @@ from sklearn.decomposition import LatentDirichletAllocation
 from weft import Learner
 from weft.core.random import fold, key_of, keyed
 from weft.objectives import LDA
+from weft.objectives.densities import lda
 from weft.objectives.densities.dirichlet import expected_logs, log_gammas
+from weft.objectives.densities.held_out import halves
 from weft.objectives.densities.topics import sweep, weigh
 from weft.testing import ContractError, check_density
 
@@ -29,8 +32,10 @@ def documents(n, length=40, share=0.3, planted=PLANTED):
 
 
 X, NEW = documents(120), documents(60)
-TINY = documents(40, 4, 0.5, rng.dirichlet([0.5] * 3, 2))
+FEW = rng.dirichlet([0.5] * 3, 2)
+TINY, NEWER = documents(40, 4, 0.5, FEW), documents(30, 4, 0.5, FEW)
 EVERY = np.array([row for row in itertools.product(range(5), repeat=3) if sum(row) == 4])
+EVERY_HALF = np.array([row for row in itertools.product(range(3), repeat=3) if sum(row) == 2])
 
 
 def fitted(X, weight=None, *, seed=0, **given):
@@ -158,6 +163,64 @@ def test_perplexity_is_the_enumerated_one_within_the_bound():
     np.testing.assert_allclose(one_topic.words_log_prob(rows), rows @ logs, rtol=1e-9)
 
 
+def words_log_prob(x, model):
+    """log p of words in their order, by enumeration of their topics."""
+    orders = gammaln(np.sum(x) + 1) - gammaln(np.asarray(x) + 1).sum()
+    return enumerated(x, model.topics.detach().numpy(), model.priors[0]) - orders
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_completion_is_the_enumerated_probability_of_the_second_half(monkeypatch, leaks):
+    learner = fitted(TINY, components=2, doc_prior=0.5)
+    model = learner.objective_
+    splits = [(first, row - first) for row in EVERY for first in EVERY_HALF if (first <= row).all()]
+    first, second = (torch.tensor(np.array(each)).double() for each in zip(*splits, strict=True))
+    monkeypatch.setattr(lda, "halves", lambda x: (first + (second if leaks else 0), second))
+    told = learner.completed_log_prob((first + second).numpy(), draws=2000)
+    wanted = np.array([words_log_prob(a + b, model) - words_log_prob(a, model) for a, b in splits])
+    assert (np.abs(told - wanted).max() < 0.15) != leaks  # a mutant that has seen the second half is found
+    assert (abs((told - wanted).mean()) < 0.01) != leaks
+    assert learner.completed_log_prob.kind == "estimate"
+
+
+def test_the_perplexity_of_completion_is_that_of_the_second_halves(monkeypatch):
+    seen = []
+
+    def spied(x):
+        seen.append(halves(x))
+        return seen[-1]
+
+    monkeypatch.setattr(lda, "halves", spied)
+    learner = Learner(LDA(components=2, doc_prior=0.5), validation=(NEWER, None), **COMMON).fit(TINY)
+    for rows, name in ((TINY, "completion_perplexity"), (NEWER, "valid_completion_perplexity")):
+        own = [split for split in seen if torch.equal(split[0] + split[1], torch.tensor(rows).double())][-1]
+        second = [
+            words_log_prob((a + b).numpy(), learner.objective_) - words_log_prob(a.numpy(), learner.objective_)
+            for a, b in zip(*own, strict=True)
+        ]
+        assert learner.history_[name][-1] == pytest.approx(np.exp(-np.sum(second) / own[1].sum().item()), rel=0.02)
+    assert len({tuple(a.tolist()) for a in own[0]}) > 3  # not the first words of all
+
+
+def test_halves_are_drawn_without_regard_to_the_words():
+    rows = torch.tensor([[3.0, 0, 2, 0], [0, 1, 0, 0], [0, 0, 0, 0], [4, 4, 4, 9]])
+    many = rows.repeat_interleave(3000, 0)
+    with keyed(key_of(0), torch.arange(len(many))):
+        first, second = halves(many)
+    assert torch.equal(first + second, many)
+    assert bool((first >= 0).all() & (second >= 0).all())
+    assert first.sum(1).reshape(4, 3000).unique(dim=1).flatten().tolist() == [2, 0, 0, 10]
+    seen = torch.bincount(first[:3000, 0].long(), minlength=3).numpy()
+    assert stats.chisquare(seen, 3000 * stats.hypergeom.pmf([0, 1, 2], 5, 3, 2)).pvalue > 1e-3
+    seen = torch.bincount(first[9000:, 3].long(), minlength=10).numpy()
+    law = stats.hypergeom.pmf(np.arange(10), 21, 9, 10)
+    some = law * 3000 > 5
+    assert stats.chisquare(seen[some], law[some] / law[some].sum() * seen[some].sum()).pvalue > 1e-3
+    with keyed(key_of(0), torch.arange(3)):  # a row's halves are its own, whatever the longest of the others is
+        alone, _ = halves(many[:3])
+    assert torch.equal(alone, first[:3])
+
+
 @pytest.mark.parametrize("inference", ["variational", "gibbs"])
 def test_planted_topics_are_found(inference):
     learner = fitted(X, components=3, inference=inference, iterations=80)
@@ -195,8 +258,6 @@ def test_the_chain_has_the_posterior_of_all_words_topics():
 
 @pytest.mark.parametrize("shape", [0.05, 0.7, 1.0, 9.0])
 def test_gammas_are_drawn_by_their_law(shape):
-    from scipy import stats
-
     with keyed(key_of(0), torch.arange(4000)):
         drawn = log_gammas(torch.full((4000,), shape), "x").numpy()
     assert stats.kstest(drawn, lambda t: stats.gamma.cdf(np.exp(t), shape)).pvalue > 1e-3
@@ -236,7 +297,7 @@ def test_what_are_no_documents_is_told():
         fitted(pd.DataFrame({"word": [1, 2, 3], "size": [0.5, 1.5, 2.25]}))
     with pytest.warns(UserWarning, match="5 topics for 4 documents"):
         fitted(X[:4], components=5, iterations=3)
-    with pytest.raises(ValueError, match="at least 2 draws"):
+    with pytest.raises(ValueError, match="the draws of sampled_log_prob to be an integer >= 2, got 1"):
         fitted(X, components=2, iterations=2).sampled_log_prob(NEW, draws=1)
     with pytest.raises(ValueError, match="length of whole words"):
         fitted(X, components=2, iterations=2).sample(2, length=-1)

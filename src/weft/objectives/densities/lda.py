@@ -16,7 +16,8 @@ from weft.core.random import uniform
 from weft.core.source import Batch, Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.density import Density
-from weft.objectives.densities.dirichlet import log_dirichlet, log_shares
+from weft.objectives.densities.dirichlet import log_shares
+from weft.objectives.densities.held_out import drawn_shares, halves, log_completed, log_words
 from weft.objectives.densities.laws import laws_of
 from weft.objectives.densities.rows import all_rows, weights_of
 from weft.objectives.densities.topics import bound_of, gibbs, variational, weigh
@@ -24,6 +25,7 @@ from weft.objectives.densities.topics import bound_of, gibbs, variational, weigh
 __all__ = ["LDA"]
 
 _TURNS = 100  # of a document's coordinate ascent: the same for all, so that a row's answer is its own
+_DRAWS = 64  # of a document's shares, for the records
 
 
 class LDA(Density):
@@ -39,7 +41,9 @@ class LDA(Density):
         perplexity = exp(-sum of words_log_prob / number of words) = `valid_perplexity` of the records,
 
     of documents that were held out, the topics fixed. (It takes nothing for the topics' own prior, which would
-    be counted anew for every set of documents that is asked about.)
+    be counted anew for every set of documents that is asked about.) `completed_log_prob` splits each document's words
+    in two halves by chance and gives log p(second half | first half), an estimate: what was learned of the topics is
+    used to know a document by its first words. `valid_completion_perplexity` is the perplexity of second halves.
 
     Args:
         components: how many topics.
@@ -58,7 +62,7 @@ class LDA(Density):
         latent Dirichlet allocation", NIPS 2010 (the bound). Griffiths and Steyvers, "Finding scientific topics", PNAS
         101, 2004 (Gibbs). Magnusson, Jonsson, Villani and Broman, "Sparse partially collapsed MCMC for parallel
         inference in topic models", JCGS 27, 2018 (topics drawn). Wallach, Murray, Salakhutdinov and Mimno, "Evaluation
-        methods for topic models", ICML 2009 (held-out documents).
+        methods for topic models", ICML 2009 (held-out documents, whole and by their completion).
 
     Example:
         >>> import numpy as np
@@ -155,16 +159,30 @@ class LDA(Density):
 
     def _judged(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The concentrations of each document's shares, and the bound for its words."""
-        x, topics = x.double().clamp_min(0), self.log_topics.double().softmax(-1)
+        x, topics = x.double().clamp_min(0), self._topics()
         prior = self.priors[0]
         found = weigh(x, topics, prior, torch.ones_like(x[:, :1]).expand(-1, self.components), _TURNS)
         return found, bound_of(x, topics, prior, found)
 
+    def _topics(self) -> Tensor:
+        return self.log_topics.double().softmax(-1)
+
     def measure(self, batch: Batch) -> Mapping[str, Tensor | Corpus]:
         x = batch["x"]
         words, count = self.words_log_prob(x), x.sum(1)
-        told = Corpus(sums={"log_prob": words, "words": count}, conclude=_perplexity)
-        return {"loss": -(words + _orders(x).to(words.dtype)), "perplexity": told}
+        second, later = self._completed(x, _DRAWS)
+        halves = {"log_prob": second.to(words.dtype), "words": later.to(count.dtype)}
+        return {
+            "loss": -(words + _orders(x).to(words.dtype)),
+            "perplexity": Corpus(sums={"log_prob": words, "words": count}, conclude=_perplexity),
+            "completion_perplexity": Corpus(sums=halves, conclude=_perplexity),
+        }
+
+    def _completed(self, x: Tensor, draws: int) -> tuple[Tensor, Tensor]:
+        """log p(second half | first half) of each document, and how many words the second has."""
+        first, second = halves(x.double().clamp_min(0).floor())
+        near = self._judged(first)[0]
+        return log_completed(first, second, self._topics(), self.priors[0], near, draws), second.sum(1)
 
     @capability(merge="logmeanexp", kind="lower bound", gives="density")
     def log_prob(self, x: Tensor) -> Tensor:
@@ -180,27 +198,18 @@ class LDA(Density):
     def sampled_log_prob(self, x: Tensor, *, draws: int = 256) -> Tensor:
         """An estimate of log p of the counts: the log of an unbiased mean over draws of a document's shares.
 
-        Half of the draws are by the variational law, half by the prior, weighed by their mixture, so that no weight is
-        without bound.
+        Half of the draws are by the variational law, half by the prior: see `held_out.drawn_shares`.
         """
-        if not isinstance(draws, int) or draws < 2:
-            raise ValueError(f"expected at least 2 draws, a whole number, got {draws!r}")
-        near, _ = self._judged(x)
-        far = torch.full_like(near, self.priors[0])
-        half = draws // 2
-        each = torch.cat([near[:, None].expand(-1, half, -1), far[:, None].expand(-1, draws - half, -1)], 1)
-        log_theta = log_shares(each, "shares")
-        share = half / draws
-        proposed = torch.logaddexp(
-            log_dirichlet(near[:, None], log_theta) + math.log(share),
-            log_dirichlet(far[:, None], log_theta) + math.log1p(-share),
-        )
-        words = log_theta.exp() @ self.log_topics.double().softmax(-1)
-        given = torch.einsum(
-            "nv,nsv->ns", x.double().clamp_min(0), words.clamp_min(torch.finfo(words.dtype).tiny).log()
-        )
-        logs = given + log_dirichlet(far[:, None], log_theta) - proposed
-        return self._counted(x, torch.logsumexp(logs, 1) - math.log(draws) + _orders(x))
+        Whole(2).check(draws, "the draws of sampled_log_prob")
+        log_theta, weight = drawn_shares(self._judged(x)[0], self.priors[0], draws)
+        logs = weight + log_words(x.double().clamp_min(0), log_theta, self._topics())
+        return self._counted(x, torch.logsumexp(logs, 1) + _orders(x))
+
+    @capability(merge="logmeanexp", kind="estimate", gives="")
+    def completed_log_prob(self, x: Tensor, *, draws: int = 256) -> Tensor:
+        """An estimate of log p(second half | first half) of each document's words, halved by chance."""
+        Whole(2).check(draws, "the draws of completed_log_prob")
+        return self._counted(x, self._completed(x, draws)[0])
 
     @capability(merge="refuse")
     def transform(self, x: Tensor) -> Tensor:
@@ -214,7 +223,7 @@ class LDA(Density):
         size = int(self.length) if length is None else length
         if not isinstance(size, int) or size < 0:
             raise ValueError(f"expected a length of whole words >= 0, got {length!r}")
-        topics = self.log_topics.double().softmax(-1)
+        topics = self._topics()
         theta = log_shares(topics.new_full((n, self.components), self.priors[0]), "shares").exp()
         upto = (theta @ topics).cumsum(-1)
         u = uniform((n, size), place="words", dtype=torch.float64) * upto[:, -1:]

@@ -12,7 +12,7 @@ from weft.core.random import fold, keyed, unit
 from weft.core.state import State
 from weft.objectives.densities.dirichlet import expected_logs, log_normalizer, log_shares
 
-__all__ = ["bound_of", "gibbs", "sweep", "variational", "weigh"]
+__all__ = ["bound_of", "gibbs", "sweep", "tokens", "variational", "weigh"]
 
 _INNER = 20  # turns of the documents' ascent in each of the corpus's, which goes on from where the last one ended
 Topics = Generator[Told, None, Tensor]
@@ -101,7 +101,7 @@ def gibbs(
     x: Tensor, weight: Tensor, a: float, b: float, k: int, iterations: int, tolerance: float, state: State
 ) -> Topics:
     """Topics in the mean over the second half of a chain."""
-    words, there = _tokens(x)
+    words, there = tokens(x)
     key = state.key("gibbs")
     z = (unit(fold(key, "start"), words.shape) * k).long().clamp_max(k - 1).to(x.device)
     mean, kept = x.new_zeros(k, x.shape[1]), 0
@@ -144,7 +144,7 @@ def sweep(z: Tensor, words: Tensor, there: Tensor, a: float, b: float, k: int, v
     return z
 
 
-def _tokens(x: Tensor) -> tuple[Tensor, Tensor]:
+def tokens(x: Tensor) -> tuple[Tensor, Tensor]:
     """The words of each document one after another, and whether there is one at a place: `(documents, longest)`."""
     lengths = x.sum(1).long()
     there = torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
