@@ -342,6 +342,20 @@ def evidence(tables, *, seeds=6, diverged=0, values=None, budget=16, setting=Non
     return Evidence(study, data, methods, list(range(seeds)), trials, chosen, finals).conclude()
 
 
+def test_whole_numbers_of_a_density_are_searched(tmp_path):
+    text = "class-conditional(density=gaussian-mixture(covariance='diagonal'))"
+    frame = load_iris(as_frame=True).frame
+    found = compare(table=frame, target="target", methods=[text, "naive-bayes"], out=tmp_path / "s", **TINY)
+    settings = {name: [t["setting"] for t in found["trials"] if t["method"] == name] for name in (text, "naive-bayes")}
+    tried = [setting["objective__density__components"] for setting in settings[text]]
+    assert tried[0] == 2
+    assert len(set(tried)) > 1
+    assert all(isinstance(k, int) and 1 <= k <= 30 for k in tried)
+    assert set(settings["naive-bayes"][0]) == {"objective__floor", "objective__smoothing"}
+    assert {t["state"] for t in found["trials"] if t["method"] == "naive-bayes"} == {"complete"}
+    assert all(row["mean"] > 0.8 for row in found["methods"])
+
+
 def test_the_default_is_tried_first(whole, tmp_path):
     for name in ("erm", "and-mask"):
         first = next(t for t in read(whole)["trials"] if t["method"] == name and t["number"] == 0)

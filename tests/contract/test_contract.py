@@ -10,6 +10,7 @@ from torch import nn
 
 from weft import Learner, Optimizer, weave
 from weft.attacks import PGD
+from weft.bench.search import propose
 from weft.core import Objective, Output, capability
 from weft.core.catalogue import ROOMS, entries
 from weft.core.random import normal, turns
@@ -524,7 +525,7 @@ def test_a_broken_source_is_caught(broken, message):
     "entry", [e for e in entries() if e.room in ("strategies", "objectives")], ids=lambda e: e.name
 )
 def test_search_spaces_are_hyperparameters_in_range(entry):
-    """What a search may vary exists, and both ends of its range are valid."""
+    """What a search may vary exists, and what it may propose is valid, both ends of the range too."""
     method = entry.cls() if entry.name != "adversarial-training" else entry.cls(PGD())
     for name, limits in method.space.items():
         assert limits.low < limits.high
@@ -532,8 +533,10 @@ def test_search_spaces_are_hyperparameters_in_range(entry):
         for end in (limits.low, limits.high):
             having = method.having(**{name: end})
             assert having.get_params()[name] == end
-            if entry.room == "strategies":
+            if entry.room in ("strategies", "objectives"):
                 having.validate()
+    for proposed in propose(method.space, [], [0, 1], rising=True, seed=0, name=entry.name):
+        method.having(**proposed).validate()
     if entry.room == "strategies" and entry.name not in ("erm", "maml"):
         assert set(method.space) >= set(method.sweeps), "what may be swept at once may be searched"
 

@@ -91,7 +91,7 @@ class Method:
     def default(self, study: Study, data: Data) -> dict[str, float]:
         """What is tuned of it at its defaults; one that lies outside its range, at the range's edge."""
         values = {"optimizer__lr": 1e-3, **self.learner(study, data).get_params()}  # torch's, of Adam and of SGD
-        return {name: min(max(float(values[name]), r.low), r.high) for name, r in self.space.items()}
+        return {name: r.nearest(values[name]) for name, r in self.space.items()}
 
     def learner(self, study: Study, data: Data, replicas: dict[str, Sequence[float]] | None = None) -> Learner:
         """An untrained Learner of it; `replicas` holds a list of values for each setting that varies."""

@@ -52,7 +52,11 @@ class Trial(Outcome):
 def _distributions(space: dict[str, Range]) -> dict[str, BaseDistribution]:
     import optuna
 
-    return {name: optuna.distributions.FloatDistribution(r.low, r.high, log=r.log) for name, r in space.items()}
+    whole, real = optuna.distributions.IntDistribution, optuna.distributions.FloatDistribution
+    return {
+        name: whole(int(r.low), int(r.high), log=r.log) if r.whole else real(r.low, r.high, log=r.log)
+        for name, r in space.items()
+    }
 
 
 def propose(
@@ -90,7 +94,7 @@ def propose(
         study = optuna.create_study(direction="maximize" if rising else "minimize", sampler=sampler)
         for trial in known:
             study.add_trial(_frozen(trial, kinds))
-        proposals.append({name: float(value) for name, value in study.ask(kinds).params.items()})
+        proposals.append({name: space[name].nearest(value) for name, value in study.ask(kinds).params.items()})
     return proposals
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 from weft.core.legal import Legal, check
@@ -34,11 +36,24 @@ def closest(name: str, known: Iterable[str], what: str) -> ValueError:
 
 @dataclass(frozen=True)
 class Range:
-    """Where a search over a hyperparameter may look; `log` where its order of magnitude matters."""
+    """Where a search over a hyperparameter may look; `log` where its order of magnitude matters, `whole` for counts.
+
+    >>> Range(1, 100, log=True, whole=True).nearest(0.3), Range(1, 100, log=True, whole=True).nearest("auto")
+    (1, 10)
+    """
 
     low: float
     high: float
     log: bool = False
+    whole: bool = False
+
+    def nearest(self, value: object) -> float:
+        """The value, if it is in the range, or the end that is nearest; of what is no number the middle."""
+        if isinstance(value, Real) and not isinstance(value, bool):
+            found = min(max(float(value), self.low), self.high)
+        else:
+            found = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        return round(found) if self.whole else float(found)
 
 
 class Configured:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from weft.core.configured import Range
 from weft.core.legal import Such
 from weft.core.objective import Iterations, Output, Solution, capability
 from weft.core.random import categorical, place
@@ -79,6 +80,11 @@ class ClassConditional(Density):
                 f"expected a density of rows alone for {type(self).__name__}, got {type(part).__name__}, which reads "
                 f"{', '.join(part.fields)}"
             )
+
+    @property
+    def space(self) -> dict[str, Range]:  # type: ignore[override]
+        """What may be searched of the density."""
+        return {} if self.density is None else {f"density__{name}": r for name, r in self.each().space.items()}
 
     @property
     def solved(self) -> bool:  # type: ignore[override]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from weft.core.configured import Range
 from weft.core.legal import Such, Whole
 from weft.core.objective import Capability, Iterations, Output, Solution, capability
 from weft.core.random import fold, uniform, unit
@@ -96,6 +97,11 @@ class Dequantized(Density):
                 f"expected a density of rows alone for {type(self).__name__}, got {type(part).__name__}, which reads "
                 f"{', '.join(part.fields)}"
             )
+
+    @property
+    def space(self) -> dict[str, Range]:  # type: ignore[override]
+        """What may be searched of the density."""
+        return {} if self.density is None else {f"density__{name}": r for name, r in self.each().space.items()}
 
     @property
     def solved(self) -> bool:  # type: ignore[override]

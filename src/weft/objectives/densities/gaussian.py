@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from weft.core.configured import Range
 from weft.core.legal import Choice, Number, Whole
 from weft.core.objective import Iterations, Solution, capability
 from weft.core.random import normal
@@ -65,6 +66,7 @@ class Gaussian(Density):
     solved = True
     gaps = True
     entries: Laws
+    space = {"floor": Range(1e-6, 1e-1, log=True)}
     legal = {
         "covariance": Choice("full", "diagonal"),
         "floor": Number(0),

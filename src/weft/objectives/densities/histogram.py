@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from weft.core.configured import Range
 from weft.core.legal import Choice, Number, Whole
 from weft.core.objective import capability
 from weft.core.random import normal, uniform
@@ -56,6 +57,7 @@ class Histogram(Density):
     counts: Tensor
     log_share: Tensor
     solved = True
+    space = {"bins": Range(2, 200, log=True, whole=True)}
     legal = {
         "bins": Choice("freedman-diaconis", "scott", "sturges") | Whole(1),
         "tails": Number(0, 1, "[)"),

@@ -57,7 +57,7 @@ class HMM(SequenceDensity):
     """
 
     solves = "together"
-    space = {"states": Range(2, 12)}
+    space = {"states": Range(2, 12, whole=True)}
     legal = {
         "states": Whole(1),
         "law": Choice("categorical", "normal", "student", "bernoulli", "poisson"),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from weft.core.configured import Range
 from weft.core.corpus import Corpus
 from weft.core.legal import Choice, Flag, Number
 from weft.core.objective import capability
@@ -73,6 +74,7 @@ class KernelDensity(Density):
     log_share: Tensor
     log_width: Tensor
     solved = True
+    space = {"bandwidth": Range(0.03, 3.0, log=True)}  # for rows of about unit scale
     legal = {
         "bandwidth": Choice(*RULES) | Number(0, ends="()"),
         "kernel": Choice(*KERNELS),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from weft.core.configured import Range
 from weft.core.corpus import Corpus
 from weft.core.legal import Choice, Number, Whole
 from weft.core.objective import Iterations, capability
@@ -78,6 +79,7 @@ class LDA(Density):
     length: Tensor
     solved = True
     progress = ("perplexity", "min")
+    space = {"components": Range(2, 50, log=True, whole=True)}
     legal = {
         "components": Whole(1),
         "inference": Choice("variational", "gibbs"),

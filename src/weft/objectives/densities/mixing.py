@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weft.core.configured import Range
 from weft.core.legal import Choice, Number, Such, Whole
 from weft.core.objective import Iterations, Solution, capability
 from weft.core.optimizer import Optimizer
@@ -77,6 +78,12 @@ class Mixing(Density):
     @property
     def solved(self) -> bool:  # type: ignore[override]
         return self.inference == "em"
+
+    @property
+    def space(self) -> dict[str, Range]:  # type: ignore[override]
+        """The components; and where EM knows one, the floor."""
+        found = {"components": Range(1, 30, log=True, whole=True)}
+        return {**found, "floor": Range(1e-6, 1e-1, log=True)} if self.solved else found
 
     def validate(self) -> None:
         super().validate()

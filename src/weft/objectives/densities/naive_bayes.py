@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from weft.core.configured import Range
 from weft.core.legal import legal_of
 from weft.core.source import Batch
 from weft.objectives.densities.class_conditional import ClassConditional
@@ -38,6 +39,7 @@ class NaiveBayes(ClassConditional):
         0.96
     """
 
+    space = {"floor": Range(1e-9, 1e-1, log=True), "smoothing": Range(1e-2, 10.0, log=True)}
     legal = legal_of(Independent)
 
     def __init__(

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.core.configured import Range
 from weft.core.corpus import Corpus
 from weft.core.legal import Choice, Whole
 from weft.core.objective import Capability, Output, Solution, capability
@@ -156,6 +157,7 @@ class RBM(Density):
     likelihood = False
     progress = ("pseudo_log_prob", "max")
     optimizer = Optimizer("adam", lr=0.01)
+    space = {"hidden": Range(4, 512, log=True, whole=True)}
     legal = {
         "hidden": Whole(1),
         "chains": Choice("data", "persistent"),

@@ -55,7 +55,7 @@ class StateSpace(SequenceDensity):
     kinds = MappingProxyType({"x": "sequences"})
     gaps = True
     solves = "together"
-    space = {"states": Range(1, 8)}
+    space = {"states": Range(1, 8, whole=True)}
     legal = {
         "states": Whole(1),
         "inference": Choice("em", "gradient"),
