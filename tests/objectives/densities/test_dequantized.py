@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from weft import Learner
-from weft.objectives import ICA, Dequantized, Gaussian, GaussianMixture, NaiveBayes
+from weft.objectives import ICA, Dequantized, Gaussian, GaussianMixture, Mixture, NaiveBayes
 from weft.scores import bits_per_dimension
 from weft.testing import check_density, every_row
 
@@ -103,6 +103,12 @@ def test_rows_outside_are_refused():
             learner.log_prob([[0.0, wrong]])
         with pytest.raises(ValueError, match=got):
             fitted(Gaussian(), X=np.vstack([X, [0.0, wrong]]))
+    for inference in ("em", "gradient"):
+        inner = Mixture(2, law="poisson", inference=inference)
+        with pytest.raises(
+            ValueError, match=r"expected a density of real numbers for Dequantized, got Mixture\(law='p"
+        ):
+            fitted(inner)
     with pytest.raises(
         ValueError, match=r"expected a density of rows alone for Dequantized, got NaiveBayes, which reads"
     ):

@@ -431,6 +431,8 @@ def test_text_comes_back_as_text_and_continuations_follow_the_law():
             r"counts 0, 1, 2, .* got -2; 1 of 3 rows",
         ),
         (HMM(2, law="bernoulli"), [np.array([1.0, 0.0, 0.5])], "expected 0 or 1 in column 0"),
+        (HMM(2, law="bernoulli", inference="gradient"), [np.array([1.0, 0.0, 0.5])], "expected 0 or 1 in column 0"),
+        (HMM(2, law="normal", inference="gradient"), [np.ones(2), np.array([])], "got 1 without any, first in row 1"),
         (HMM(2, law="student"), SERIES, "maximum in closed form for inference='em', got 'student'"),
         (HMM(2, law="poisson", covariance="full"), SERIES, "covariance='diagonal' for the law 'poisson'"),
     ],

@@ -7,7 +7,7 @@ from scipy.stats import hypsecant, norm
 from sklearn.decomposition import FastICA
 
 from weft import Learner
-from weft.objectives import ICA
+from weft.objectives import ICA, ClassConditional
 from weft.objectives.densities.ica import _slopes, log_law
 from weft.strategies import ANDMask
 from weft.testing import ContractError, check_density
@@ -174,6 +174,12 @@ def test_bad_input(inference):
         ica.fit(PLANE[:2])
     with pytest.raises(ValueError, match=r"expected real numbers for a density, got whole ones .* dequantizing"):
         ica.fit(np.arange(12).reshape(6, 2))
+    with pytest.warns(UserWarning, match=r"real numbers for the density of ICA, got whole ones alone in column 0"):
+        ica.fit(np.round(10 * PLANE))
+    label, rows = np.arange(600) % 2, PLANE.copy()
+    rows[label == 1, 1] = 7.5
+    with pytest.raises(ValueError, match=r"numbers that vary for ICA, got 7.5 in every row of column 1"):
+        Learner(ClassConditional(ICA(inference=inference)), **DOUBLE).fit(rows, label)
     with pytest.raises(
         ValueError, match="ICA's prior to be one of 'super', 'sub', 'mixed', got 'supper'; did you mean"
     ):

@@ -283,7 +283,9 @@ def test_tables_of_counts_are_read_and_words_never_seen_cost_something():
     assert told[0] < told.max() - 2  # by the prior alone
     assert learner.log_prob(np.zeros((1, 12), int))[0] == pytest.approx(0)  # no words: certain, given their number
     np.testing.assert_allclose(learner.transform(np.zeros((1, 12), int)), 1 / 3)
-    assert learner.log_prob(-np.eye(12, dtype=int))[0] == -np.inf
+    for ask in (learner.log_prob, learner.words_log_prob, learner.completed_log_prob, learner.transform):
+        with pytest.raises(ValueError, match=r"expected counts 0, 1, 2, .* got -1; 12 of 12 rows are outside"):
+            ask(-np.eye(12, dtype=int))
 
 
 def test_what_are_no_documents_is_told():

@@ -14,7 +14,7 @@ from weft.core import Output, capability
 from weft.core.random import key_of, keyed
 from weft.core.source import Field
 from weft.engine.build import build
-from weft.objectives import ICA, NCE, RBM, Classification
+from weft.objectives import ICA, NCE, RBM, Classification, Independent
 from weft.testing import every_row
 
 rng = np.random.default_rng(0)
@@ -188,5 +188,11 @@ def test_bad_input():
         Learner(NCE(), **quick).fit(np.column_stack([PLANE, PLANE.sum(1)]))
     with pytest.raises(ValueError, match="expected a model whose answer to a batch of 2 rows has shape"):
         Learner(NCE(nn.Linear(2, 2)), **quick).fit(PLANE)
+    bits = Learner(NCE(noise="bernoulli", hidden=(4,)), **quick).fit(BITS)
+    with pytest.raises(ValueError, match=r"expected 0 or 1 in column 0, .* 3 of 3 rows"):
+        bits.log_prob(BITS[:3] + 0.5)
+    coins = Learner(Independent(law="bernoulli"), random_state=0).fit(BITS)
+    with pytest.raises(ValueError, match=r"expected 0 or 1 in column 0, .* 2000 of 2000 rows"):
+        Learner(NCE(noise=coins, hidden=(4,)), **quick).fit(BITS + 0.5)
     with pytest.raises(AttributeError, match="no attribute 'sample': NCE draws no rows"):
         Learner(NCE(), **quick).fit(PLANE).sample(3)

@@ -141,6 +141,12 @@ class Dequantized(Density):
         self.entries = laws_of(field, Levels(int(self.levels)))
         self.inner = copy.deepcopy(self.each())
         self.inner.build({**spec, "x": Field(field.shape, torch.get_default_dtype())})
+        laws = self.inner.entries
+        if laws is not None and not all(law.continuous for law in laws.laws):
+            raise ValueError(
+                f"expected a density of real numbers for {type(self).__name__}, got {self.each()!r}, which gives whole "
+                "ones probabilities: fit it to them as it is"
+            )
 
     def forward(self, batch: Batch, player: str = "") -> Output:
         x = batch["x"].to(torch.get_default_dtype())

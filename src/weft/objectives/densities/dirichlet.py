@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.core.random import normal, turns, uniform
-from weft.objectives.densities.laws import _mapped
+from weft.objectives.densities.laws import mapped
 
 __all__ = ["expected_logs", "log_dirichlet", "log_gammas", "log_normalizer", "log_shares"]
 
@@ -43,7 +43,7 @@ def log_gammas(shape: Tensor, place: str) -> Tensor:
     c = 1 / (9 * d).sqrt()
     drawn, waiting = d.log(), torch.ones_like(shape, dtype=torch.bool)
     for _ in turns(place, _ROUNDS):
-        if not _mapped(waiting) and not bool(waiting.any()):
+        if not mapped(waiting) and not bool(waiting.any()):
             break
         z = normal(shape.shape, place="proposal", dtype=torch.float64)
         u = uniform(shape.shape, place="accept", dtype=torch.float64)

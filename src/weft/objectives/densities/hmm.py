@@ -11,7 +11,7 @@ from weft.core.configured import Range
 from weft.core.legal import Choice, Number, Whole
 from weft.core.objective import Iterations, Solution, capability
 from weft.core.random import fold, uniform, unit
-from weft.core.source import Field, Source, Spec
+from weft.core.source import Batch, Field, Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.chains import Chain, best_path, drawn_path
 from weft.objectives.densities.emissions import Correlated, Emissions, Independent, Tokens, log_shares
@@ -138,15 +138,13 @@ class HMM(SequenceDensity):
             return Correlated(entries)
         return Independent(laws_of(Field((entries,), field.dtype), self.law))
 
-    def refuse(self, x: Tensor, length: Tensor, observed: Tensor | None) -> None:
-        super().refuse(x, length, observed)
-        if isinstance(self.emissions, Independent):
-            within = inside(length, x.shape[length.dim()]).reshape(
-                *x.shape[: length.dim() + 1], *[1] * (not self.single)
-            )
-            wanted = within.expand(x.shape) if observed is None else within & observed
-            as_rows = (-1, len(self.emissions.laws))
-            self.emissions.laws.refuse(x.reshape(as_rows), wanted.reshape(as_rows))
+    def refuse_rows(self, rows: Batch, *, training: bool) -> None:
+        super().refuse_rows(rows, training=training)
+        if isinstance(self.emissions, Independent) and "x_length" in rows:
+            x = rows["x"]
+            within = inside(rows["x_length"], x.shape[1]).reshape(*x.shape[:2], *[1] * (not self.single))
+            seen, steps = within & rows.get("observed", torch.ones_like(x) > 0), (-1, len(self.emissions.laws))
+            self.emissions.laws.refuse(x.reshape(steps), seen.reshape(steps))
 
     # --- the joint density ----------------------------------------------------------------------------------
 

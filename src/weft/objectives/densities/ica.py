@@ -17,7 +17,7 @@ from weft.core.random import bernoulli, normal, uniform
 from weft.core.source import Source, Spec
 from weft.core.state import State
 from weft.objectives.densities.density import Density
-from weft.objectives.densities.laws import laws_of
+from weft.objectives.densities.laws import Laws, laws_of
 from weft.objectives.densities.rows import all_rows, weights_of
 
 __all__ = ["ICA"]
@@ -72,6 +72,7 @@ class ICA(Density):
         True
     """
 
+    entries: Laws
     mean: Tensor
     whitening: Tensor
     optimizer = Optimizer("adam", lr=0.01)
@@ -97,13 +98,13 @@ class ICA(Density):
         return self.inference == "newton"
 
     def build(self, spec: Spec) -> None:
-        self._laws = laws_of(spec["x"], "auto")
-        if odd := [n for n, law in zip(self._laws.names, self._laws.laws, strict=True) if not law.continuous]:
+        self.entries = laws_of(spec["x"], "auto")
+        if odd := [n for n, law in zip(self.entries.names, self.entries.laws, strict=True) if not law.continuous]:
             raise ValueError(
                 f"expected columns of real numbers for ICA, got {odd[0]}, whose values have probabilities, not a "
                 "density; leave it out"
             )
-        columns = len(self._laws)
+        columns = len(self.entries)
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("whitening", torch.eye(columns))
         self.unmixing = nn.Parameter(torch.empty(columns, columns))
@@ -163,7 +164,7 @@ class ICA(Density):
 
     def _whitened(self, x: Tensor, weight: Tensor) -> Solution:
         """m and P = D^(-1/2) V^T of the covariance V D V^T; raises where it has none."""
-        self.refuse_constant(x, self._laws.names)
+        self.refuse_constant(x[weight > 0], self.entries.names)
         share = weight / weight.sum()
         mean = share @ x
         covariance = (share[:, None] * (x - mean)).T @ (x - mean)
@@ -172,7 +173,7 @@ class ICA(Density):
         least = len(x) * torch.finfo(torch.float64).eps
         if len(x) <= x.shape[1] or float(values[0]) < max(least, 1e-10):
             largest = vectors[:, 0].abs().argsort(descending=True)[:3].tolist()
-            named = ", ".join(self._laws.names[j] for j in sorted(j for j in largest if vectors[j, 0].abs() > 0.1))
+            named = ", ".join(self.entries.names[j] for j in sorted(j for j in largest if vectors[j, 0].abs() > 0.1))
             raise ValueError(
                 f"expected columns none of which follows from the others, and more rows than columns, got {len(x)} "
                 f"rows of {x.shape[1]} columns of which {int((values < max(least, 1e-10)).sum())} follow(s), such as "

@@ -73,7 +73,6 @@ class Independent(Density):
         """The laws' parameters, in double precision, for all replicas."""
         taken = all_rows(source, state)
         x, observed, weight = taken["x"].double(), taken["observed"], weights_of(taken, 2).double()
-        self.entries.refuse(x, observed)
         varying = [j for j, law in enumerate(self.entries.laws) if law.continuous] if not self.floor else []
         refuse_rows(type(self).__name__, shared(x), shared(observed), shared(weight), varying, self.entries.names)
         theta = self.entries.estimate(x, weight.unsqueeze(-1), observed, self.floor, self.smoothing).squeeze(-2)

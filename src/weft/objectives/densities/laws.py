@@ -29,7 +29,7 @@ from weft.core.configured import closest
 from weft.core.random import bernoulli, categorical, normal, uniform
 from weft.core.source import Field
 
-__all__ = ["LAWS", "Bernoulli", "Categorical", "Law", "Laws", "Normal", "Poisson", "Student", "laws_of"]
+__all__ = ["LAWS", "Bernoulli", "Categorical", "Law", "Laws", "Normal", "Poisson", "Student", "laws_of", "mapped"]
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Poisson(Law):
         rate = theta[..., 0].exp().double()
         u = uniform(rate.shape, place=place, dtype=torch.float64)
         low, high = -torch.ones_like(rate), (rate + 12 * rate.sqrt() + 40).ceil()
-        for _ in range(int(math.log2(float(high.max()) + 2)) + 1 if not _mapped(high) else 40):
+        for _ in range(int(math.log2(float(high.max()) + 2)) + 1 if not mapped(high) else 40):
             middle = ((low + high) / 2).floor()
             enough = torch.special.gammaincc(middle.clamp_min(0) + 1, rate) > u
             enough = enough & (middle >= 0)
@@ -270,7 +270,7 @@ class Poisson(Law):
         return rate.log().unsqueeze(-1)
 
 
-def _mapped(tensor: Tensor) -> bool:
+def mapped(tensor: Tensor) -> bool:
     """Whether a vmap is around it, under which no number can be read."""
     return torch._C._functorch.is_batchedtensor(tensor)
 

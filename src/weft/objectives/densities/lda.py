@@ -19,7 +19,7 @@ from weft.core.state import State
 from weft.objectives.densities.density import Density
 from weft.objectives.densities.dirichlet import log_shares
 from weft.objectives.densities.held_out import drawn_shares, halves, log_completed, log_words
-from weft.objectives.densities.laws import laws_of
+from weft.objectives.densities.laws import Laws, laws_of
 from weft.objectives.densities.rows import all_rows, weights_of
 from weft.objectives.densities.topics import bound_of, gibbs, variational, weigh
 
@@ -77,6 +77,7 @@ class LDA(Density):
     """
 
     length: Tensor
+    entries: Laws
     solved = True
     progress = ("perplexity", "min")
     space = {"components": Range(2, 50, log=True, whole=True)}
@@ -115,14 +116,14 @@ class LDA(Density):
 
     def build(self, spec: Spec) -> None:
         field = spec["x"]
-        self.counts = laws_of(field, "auto" if field.columns else "poisson")
-        odd = next((j for j, law in enumerate(self.counts.laws) if law.name != "poisson"), None)
+        self.entries = laws_of(field, "auto" if field.columns else "poisson")
+        odd = next((j for j, law in enumerate(self.entries.laws) if law.name != "poisson"), None)
         if odd is not None:
             raise ValueError(
-                f"expected how often each word is in a document for LDA, got {self.counts.names[odd]}, of kind "
+                f"expected how often each word is in a document for LDA, got {self.entries.names[odd]}, of kind "
                 f"{field.columns[odd].kind!r}; give whole numbers"
             )
-        self.log_topics = nn.Parameter(torch.full((self.components, len(self.counts)), -math.log(len(self.counts))))
+        self.log_topics = nn.Parameter(torch.full((self.components, len(self.entries)), -math.log(len(self.entries))))
         self.register_buffer("length", torch.tensor(0, dtype=torch.int64))
 
     @property
@@ -140,7 +141,6 @@ class LDA(Density):
         return {"log_topics": topics.log(), "length": mean.round().long()}
 
     def _refuse(self, x: Tensor, weight: Tensor) -> None:
-        self.counts.refuse(x)
         empty = torch.nonzero(x.sum(1) == 0).flatten()
         if len(empty):
             raise ValueError(
@@ -161,7 +161,7 @@ class LDA(Density):
 
     def _judged(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The concentrations of each document's shares, and the bound for its words."""
-        x, topics = x.double().clamp_min(0), self._topics()
+        x, topics = x.double(), self._topics()
         prior = self.priors[0]
         found = weigh(x, topics, prior, torch.ones_like(x[:, :1]).expand(-1, self.components), _TURNS)
         return found, bound_of(x, topics, prior, found)
@@ -182,19 +182,19 @@ class LDA(Density):
 
     def _completed(self, x: Tensor, draws: int) -> tuple[Tensor, Tensor]:
         """log p(second half | first half) of each document, and how many words the second has."""
-        first, second = halves(x.double().clamp_min(0).floor())
+        first, second = halves(x.double())
         near = self._judged(first)[0]
         return log_completed(first, second, self._topics(), self.priors[0], near, draws), second.sum(1)
 
     @capability(merge="logmeanexp", kind="lower bound", gives="density")
     def log_prob(self, x: Tensor) -> Tensor:
-        """A lower bound of log p of the counts, given how many words there are; -inf for what are no counts."""
-        return self._counted(x, self._judged(x)[1] + _orders(x))
+        """A lower bound of log p of the counts, given how many words there are."""
+        return (self._judged(x)[1] + _orders(x)).to(self.log_topics.dtype)
 
     @capability(merge="logmeanexp", kind="lower bound", gives="")
     def words_log_prob(self, x: Tensor) -> Tensor:
         """A lower bound of log p of the words in their order: without the number of orders with the same counts."""
-        return self._counted(x, self._judged(x)[1])
+        return self._judged(x)[1].to(self.log_topics.dtype)
 
     @capability(merge="logmeanexp", kind="estimate", gives="density")
     def sampled_log_prob(self, x: Tensor, *, draws: int = 256) -> Tensor:
@@ -204,14 +204,14 @@ class LDA(Density):
         """
         Whole(2).check(draws, "the draws of sampled_log_prob")
         log_theta, weight = drawn_shares(self._judged(x)[0], self.priors[0], draws)
-        logs = weight + log_words(x.double().clamp_min(0), log_theta, self._topics())
-        return self._counted(x, torch.logsumexp(logs, 1) + _orders(x))
+        logs = weight + log_words(x.double(), log_theta, self._topics())
+        return (torch.logsumexp(logs, 1) + _orders(x)).to(self.log_topics.dtype)
 
     @capability(merge="logmeanexp", kind="estimate", gives="")
     def completed_log_prob(self, x: Tensor, *, draws: int = 256) -> Tensor:
         """An estimate of log p(second half | first half) of each document's words, halved by chance."""
         Whole(2).check(draws, "the draws of completed_log_prob")
-        return self._counted(x, self._completed(x, draws)[0])
+        return self._completed(x, draws)[0].to(self.log_topics.dtype)
 
     @capability(merge="refuse")
     def transform(self, x: Tensor) -> Tensor:
@@ -233,19 +233,14 @@ class LDA(Density):
         drawn = torch.zeros_like(upto).scatter_add(1, word, torch.ones_like(u))
         return drawn.to(self.log_topics.dtype)
 
-    def _counted(self, x: Tensor, logs: Tensor) -> Tensor:
-        """-inf where a row holds no counts."""
-        counts = ((x >= 0) & (x == x.floor())).all(1) if x.is_floating_point() else (x >= 0).all(1)
-        return torch.where(counts, logs, -torch.inf).to(self.log_topics.dtype)
-
     def free_parameters(self) -> int:
         """The shares of the words, which sum to 1 in each topic."""
-        return self.components * (len(self.counts) - 1)
+        return self.components * (len(self.entries) - 1)
 
 
 def _orders(x: Tensor) -> Tensor:
     """log of how many orders of words have the same counts."""
-    x = x.double().clamp_min(0)
+    x = x.double()
     return torch.lgamma(x.sum(1) + 1) - torch.lgamma(x + 1).sum(1)
 
 

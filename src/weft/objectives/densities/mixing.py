@@ -286,7 +286,6 @@ class Mixing(Density):
                 f"expected at least as many rows as components, {self.components}, for {type(self).__name__}, got "
                 f"{int(there.min())}; take fewer components, or more rows"
             )
-        self.entries.refuse(rows.x, rows.observed)
         varying = [j for j, law in enumerate(self.entries.laws) if law.continuous]
         refuse_rows(type(self).__name__, rows.x, rows.observed, rows.weight, varying, self.entries.names)
 

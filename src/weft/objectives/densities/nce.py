@@ -117,15 +117,16 @@ class NCE(Density):
         return self.noise if isinstance(self.noise, Objective) else self.noise.objective_
 
     def build(self, spec: Spec) -> None:
-        row = spec["x"]
-        self._laws = laws_of(
-            row, "auto" if self.noise == "normal" else "bernoulli" if self.noise == "bernoulli" else "normal"
-        )
-        if self.noise == "normal" and not all(law.continuous for law in self._laws.laws):
-            raise ValueError(
-                "expected rows of real numbers for noise='normal', got columns of whole ones or categories; choose "
-                "noise='bernoulli' for bits, or a fitted density of such rows"
-            )
+        row, fitted = spec["x"], self._fitted()
+        if fitted is not None:  # rows that it could not have drawn are refused
+            self.entries = getattr(fitted, "entries", None)
+        else:
+            laws = self.entries = laws_of(row, "auto" if self.noise == "normal" else "bernoulli")
+            if self.noise == "normal" and not all(law.continuous for law in laws.laws):
+                raise ValueError(
+                    "expected rows of real numbers for noise='normal', got columns of whole ones or categories; choose "
+                    "noise='bernoulli' for bits, or a fitted density of such rows"
+                )
         if isinstance(self.model, Objective):
             if not callable(getattr(self.model, "log_unnormalized", None)):
                 raise TypeError(
@@ -135,11 +136,10 @@ class NCE(Density):
             self.model.build(spec)
         else:
             self.model = make_net(self.model, row, 1, hidden=self.hidden, what="model")
-        columns = len(self._laws)
+        columns = row.shape[0]
         self.log_normalizer = nn.Parameter(torch.zeros(()))
         self.register_buffer("centre", torch.zeros(columns))
         self.register_buffer("factor", torch.eye(columns))
-        fitted = self._fitted()
         if fitted is not None:
             self.noise = fitted.requires_grad_(False)
 
@@ -152,12 +152,10 @@ class NCE(Density):
         if not isinstance(self.noise, str):
             return {}
         rows = all_rows(source, state)
-        self._laws.refuse(rows["x"])
         x, weight = rows["x"].double(), weights_of(rows).double()
         share = weight / weight.sum()
         if self.noise == "bernoulli":
             return {"centre": torch.logit((weight @ x + 0.5) / (weight.sum() + 1))}
-        self.refuse_constant(x, self._laws.names)
         mean = share @ x
         factor, wrong = torch.linalg.cholesky_ex((share[:, None] * (x - mean)).T @ (x - mean))
         if bool(wrong) or bool((factor.diagonal() < 1e-6 * x.std(0)).any()):

@@ -38,8 +38,6 @@ class SequenceDensity(Density):
     def seen(self, x: Tensor, length: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Steps `(..., n, L, d)` in double precision (tokens as they are), no longer than the longest sequence."""
         if readable(length) and length.numel():
-            if not torch.is_grad_enabled():
-                self.refuse(x, length, observed)
             longest = max(1, int(length.max()))
             axis = length.dim()
             x = x.narrow(axis, 0, min(longest, x.shape[axis]))
@@ -50,10 +48,10 @@ class SequenceDensity(Density):
             x, observed = x.unsqueeze(-1), None if observed is None else observed.unsqueeze(-1)
         return x.double(), observed
 
-    def refuse(self, x: Tensor, length: Tensor, observed: Tensor | None) -> None:
-        """Raises for rows that the model cannot have."""
-        if bool((length == 0).any()):
-            row = int(torch.nonzero(length.flatten() == 0)[0, 0])
+    def refuse_rows(self, rows: Batch, *, training: bool) -> None:
+        length = rows.get("x_length")
+        if length is not None and bool((length == 0).any()):
+            row = int(torch.nonzero(length == 0)[0, 0])
             raise ValueError(
                 f"expected sequences of at least one step for {type(self).__name__}, got {int((length == 0).sum())} "
                 f"without any, first in row {row}; leave them out"
@@ -64,9 +62,8 @@ class SequenceDensity(Density):
         rows = all_rows(source, state)
         if "x_length" not in rows:
             self(rows)  # which tells what is missing
-        x, length, observed = rows["x"], rows["x_length"], rows.get("observed")
-        self.refuse(x, length, observed)
-        x, observed = self.seen(x, length, observed)
+        length = rows["x_length"]
+        x, observed = self.seen(rows["x"], length, rows.get("observed"))
         weight = rows.get("weight")
         return x, length, observed, torch.ones_like(length, dtype=torch.float64) if weight is None else weight.double()
 
