@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.bench.data import Data
 from weft.bench.study import Study
@@ -104,7 +104,9 @@ class Method:
         # As many rows per update for everybody: one that works on environments takes so many of each.
         rows = study.rows * (len(data.names) if data.by == "environment" and not grouped else 1)
         own = Optimizer("sgd" if strategy is not None and strategy.own_step else "adam")
-        descent = {} if objective.solved else {"optimizer": own, "steps": study.steps, "batch_size": rows}
+        descent: dict[str, Any] = (
+            {} if objective.solved else {"optimizer": own, "steps": study.steps, "batch_size": rows}
+        )
         return Learner(objective, strategy=strategy, device="cpu", replicas=replicas, **descent)
 
 

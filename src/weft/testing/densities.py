@@ -127,7 +127,7 @@ def _conditions(fields: Mapping[str, Any]) -> list[dict[str, Rows]]:
 
 def _optional(learner: Learner, fields: Mapping[str, Any]) -> bool:
     """Whether log_prob may be asked without these."""
-    named = inspect.signature(learner.objective_.log_prob).parameters
+    named = inspect.signature(getattr(learner.objective_, learner.log_prob.name)).parameters
     return all(named[name].default is not inspect.Parameter.empty for name in fields)
 
 
