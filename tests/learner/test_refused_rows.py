@@ -52,7 +52,8 @@ class Solved(Positive):
 @pytest.mark.parametrize("objective", [Positive(), Solved()], ids=repr)
 @pytest.mark.parametrize("replicas", [None, 3])
 def test_a_training_does_not_begin_with_them(objective, replicas, tmp_path):
-    learner = Learner(objective, steps=3, replicas=replicas, random_state=0, folder=tmp_path / "run")
+    steps = {} if objective.solved else {"steps": 3}
+    learner = Learner(objective, replicas=replicas, random_state=0, folder=tmp_path / "run", **steps)
     with pytest.raises(ValueError, match=rf"{REFUSED} 61 rows with others \(training=True\)"):
         learner.fit(BAD)
     assert not hasattr(learner, "training_")  # else it would answer by what it began with
