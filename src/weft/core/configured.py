@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from weft.core.legal import Legal, check
@@ -41,6 +42,12 @@ class Range:
     log: bool = False
 
 
+@lru_cache(maxsize=1024)
+def _names_of(init: Callable[..., None]) -> tuple[str, ...]:
+    named = inspect.signature(init).parameters.values()
+    return tuple(p.name for p in named if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+
+
 class Configured:
     """`get_params`, `set_params` and a repr for any class whose `__init__` only assigns its arguments.
 
@@ -60,8 +67,7 @@ class Configured:
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
-        named = inspect.signature(cls.__init__).parameters.values()
-        return [p.name for p in named if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        return list(_names_of(cls.__init__))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Hyperparameters by name; with `deep`, those of hyperparameters as `outer__inner`."""
