@@ -189,7 +189,7 @@ def versions(peers: str) -> dict[str, Any]:
     code = "import importlib.metadata as m, json, sys; found = {}\nfor n in sys.argv[1:]:\n"
     code += "    try: found[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
     answer = subprocess.run([peers, "-c", code, *PACKAGES], capture_output=True, text=True, check=False)
-    ours = {name: importlib.metadata.version(name) for name in ("weft", "torch", "numpy", "gymnasium")}
+    ours = {name: importlib.metadata.version(name) for name in ("weft", "torch", "numpy", "gymnasium", "scikit-learn")}
     return {"ours": ours, "peers": json.loads(answer.stdout) if answer.returncode == 0 else {}}
 
 

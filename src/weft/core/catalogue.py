@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -41,6 +42,7 @@ class Entry:
     reference: str
 
 
+@cache
 def spelled(name: str) -> str:
     """The command line's spelling of a class name.
 

@@ -6,8 +6,9 @@ import copy
 import difflib
 import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -56,6 +57,12 @@ class Range:
         return round(found) if self.whole else float(found)
 
 
+@lru_cache(maxsize=1024)
+def _names_of(init: Callable[..., None]) -> tuple[str, ...]:
+    named = inspect.signature(init).parameters.values()
+    return tuple(p.name for p in named if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+
+
 class Configured:
     """`get_params`, `set_params` and a repr for any class whose `__init__` only assigns its arguments.
 
@@ -75,8 +82,7 @@ class Configured:
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
-        named = inspect.signature(cls.__init__).parameters.values()
-        return [p.name for p in named if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        return list(_names_of(cls.__init__))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Hyperparameters by name; with `deep`, those of hyperparameters as `outer__inner`."""

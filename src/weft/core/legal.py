@@ -6,6 +6,7 @@ import ast
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from numbers import Integral, Real
 
@@ -232,6 +233,11 @@ def legal_of(cls: type) -> dict[str, Legal]:
     return declared
 
 
+@lru_cache(maxsize=1024)
+def _arguments(cls: type) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(cls).parameters
+
+
 def check(cls: type, values: Mapping[str, object], whose: str = "") -> None:
     """Raises where a hyperparameter of a class is not what `legal` says; one that is not declared passes.
 
@@ -240,7 +246,7 @@ def check(cls: type, values: Mapping[str, object], whose: str = "") -> None:
         values: hyperparameters by name.
         whose: how the messages call the owner; default: by the class.
     """
-    declared, signature = legal_of(cls), inspect.signature(cls).parameters
+    declared, signature = legal_of(cls), _arguments(cls)
     owner = whose or cls.__name__
     owner += "'" if owner.endswith("s") else "'s"
     for name, value in values.items():

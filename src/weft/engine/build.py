@@ -24,7 +24,11 @@ __all__ = ["build", "initialize", "refuse_alike", "seeded"]
 def seeded(seed: int, *places: int | str) -> Iterator[None]:
     """PyTorch's generator set from (seed, place) for a while, then put back."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer(fold(key_of(seed), *places)))
+        number = integer(fold(key_of(seed), *places))
+        if torch.accelerator.is_available():
+            torch.manual_seed(number)
+        else:  # without the devices that there are none of, which would cost more than all the rest
+            torch.default_generator.manual_seed(number)
         yield
 
 
@@ -68,13 +72,20 @@ def _refuse_unowned(built: Objective) -> None:
             )
 
 
-def initialize(built: Objective, seed: int, init: Init) -> tuple[Params, Params]:
-    """Parameters and buffers for a seed: drawn anew (`reset`), as they came (`keep`) or taken; what is frozen stays."""
-    module, stays = copy.deepcopy(built), staying(built, init)
+def initialize(built: Objective, seed: int, init: Init, *, spare: bool = False) -> tuple[Params, Params]:
+    """Parameters and buffers for a seed: drawn anew (`reset`), as they came (`keep`) or taken; what is frozen stays.
+
+    With `spare` nobody needs `built` any more, and it is drawn anew in place.
+    """
+    stays = staying(built, init)
+    came: Params = dict(built.named_parameters()) | dict(built.named_buffers())
+    if spare:
+        module, came = built, {name: came[name].detach().clone() for name in stays}
+    else:
+        module = copy.deepcopy(built)
     if init != "keep":
         with seeded(seed, "init"):
             reset_all(module)
-    came: Params = dict(built.named_parameters()) | dict(built.named_buffers())
     drawn: Params = dict(module.named_parameters()) | dict(module.named_buffers())
     begun = {name: (came if name in stays else drawn)[name].detach().clone() for name in drawn}
     begun |= {} if isinstance(init, str) else taken(built, init)

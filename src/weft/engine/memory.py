@@ -7,17 +7,17 @@ take gradients of its inputs. So the tensors are watched as they are made.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["made", "peak", "rows_at_a_time"]
 
 _FEW = 8  # so many rows, and twice as many, tell what a row takes
+_AMPLE = 4  # so many times the most rows as a single one takes, with what it takes in any case: nothing else is tried
 _SEEN = 65  # of the memory, in percent: what kernels take for themselves (convolutions, up to half as much) is not seen
 _STILL = 2000  # tensors made without a new peak, after which a long loop (a Markov chain) is no longer watched
 _known: WeakKeyDictionary[nn.Module, dict[Hashable, int]] = WeakKeyDictionary()
@@ -40,11 +40,22 @@ class _Watch(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if self.enough:
             return result
-        given = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        for t in pytree.tree_leaves(result):
-            if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in given:  # else a view, or in place
+        given = {t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))}
+        for t in _tensors(result):
+            if t.untyped_storage().data_ptr() not in given:  # else a view, or in place
                 self.enough = self.see(t) is True or self.enough
         return result
+
+
+def _tensors(tree: object) -> Iterator[Tensor]:
+    """Those in an operation's arguments or results, which hold no other containers; faster than a general tree."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            yield from _tensors(part)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))
 
 
 def made(compute: Callable[[], object]) -> list[Tensor]:
@@ -111,6 +122,8 @@ def rows_at_a_time(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the computation itself will say it
                 one = peak(lambda: compute(1))
+                if _AMPLE * one * most < memory:
+                    return found.setdefault(key, most)
                 few = max(1, min(few, memory // max(1, 2 * one)))  # what is tried must fit as well
                 some, double = (peak(lambda n=n: compute(n)) for n in (few, 2 * few))  # type: ignore[misc]
         except Exception:  # as it will tell itself, where it is not the watching that it does not bear

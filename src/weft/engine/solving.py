@@ -178,6 +178,7 @@ class _Work:
         self.best: dict[int, Solution] = {}
         self.lost: dict[int, str] = {k: state.stopped[k] for k in state.diverged}
         self.ends: dict[int, int] = {}
+        self.active: list[bool] = []
         self.untold: tuple[dict[str, Tensor], list[int]] = ({}, [])  # of the iteration before, where it had no record
         device, self.together = state.device, engine.objective.solves == "together"
         state.best = {
@@ -211,9 +212,12 @@ class _Work:
                 numbers = {}
             living = [k for k in solver.numbers if k not in self.lost and k not in self.ends]
             for name, value in numbers.items():
-                column = values.setdefault(name, torch.full((self.count,), math.nan, dtype=torch.float64))
                 own = value if solver.stacked else value.expand(self.count)
-                column[living] = own[living]
+                if len(living) == self.count:  # as mostly
+                    values[name] = own.clone()
+                else:
+                    column = values.setdefault(name, torch.full((self.count,), math.nan, dtype=torch.float64))
+                    column[living] = own[living]
                 for k in [k for k in living if k not in self.lost] if bool(own.isnan().any()) else ():
                     if bool(own[k].isnan()):
                         self._lose(k, f" at iteration {self.turn + 1}: {name!r} is NaN")
@@ -246,7 +250,9 @@ class _Work:
             solved = f"solved in {turn} iterations" if self.iterative else "solved"
             state.stopped.setdefault(k, self.lost.get(k, solved))
         active = [k not in self.ends and k not in self.lost for k in range(self.count)]
-        state.active = torch.tensor(active if state.replicas else active[0], device=state.device)
+        if active != self.active:
+            self.active = active
+            state.active = torch.tensor(active if state.replicas else active[0], device=state.device)
         for solver in self.solvers:
             if not solver.done and not any(active[k] for k in solver.numbers):
                 solver.close()

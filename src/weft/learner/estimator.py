@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -203,6 +204,11 @@ class Learner(Taking, Answers):
         return one.settings() if one is not self else Settings.of(self, self._objective())
 
     @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        return super()._get_param_names()
+
+    @classmethod
     def _unknown(cls, name: str) -> ValueError:
         """The error for a parameter that there is none of."""
         return closest(name, cls._get_param_names(), f"a parameter of {cls.__name__}")
@@ -364,7 +370,8 @@ class Learner(Taking, Answers):
             folder.claim()
         try:
             with folder.interruptible() as pause:
-                plan = replace(plan_of(self, source, validation, training.phase.once), pause=pause)
+                solved, once = settings.objective.solved, training.phase.once
+                plan = replace(plan_of(self, source, validation, solved=solved, once=once), pause=pause)
                 if validation is not None and len(self.metrics):
                     plan = replace(plan, judge=Judge(self, validation))
                 train_all(

@@ -310,7 +310,7 @@ def _kinds(strategy: Strategy) -> list[type]:
 # --- training -------------------------------------------------------------------------------------------
 
 
-def plan_of(learner: Learner, source: Source, validation: Source | None, once: bool) -> Plan:
+def plan_of(learner: Learner, source: Source, validation: Source | None, *, solved: bool, once: bool) -> Plan:
     """How long a learner trains on a source: in passes where it has an end, in steps elsewhere; or `once` through."""
     if learner.epochs is not None and source.epoch is None:
         raise ValueError(f"{called(source)} has no end to a pass: give steps instead of epochs={learner.epochs}")
@@ -322,7 +322,7 @@ def plan_of(learner: Learner, source: Source, validation: Source | None, once: b
     else:
         steps = (50 if learner.epochs is None else int(learner.epochs)) * source.epoch
         every = source.epoch
-    if learner.every is not None or learner.settings().objective.solved:
+    if learner.every is not None or solved:
         every = learner.every or 1
     return Plan(steps=steps, every=every, patience=learner.patience, validation=validation, memory=learner.memory)
 

@@ -31,6 +31,7 @@ __all__ = ["Chain", "Scaled", "best_path", "drawn_path"]
 
 _FAR = -1e30  # a log-probability of nothing that stays finite in sums, so that gradients do
 _LEAST = 1e-200  # a probability below which doubles begin to lose what adds up to it
+_FEW = 6  # states
 _LONG, _WORK = 256, 2**14  # from which length pieces pay, and up to which size of a step
 
 
@@ -163,6 +164,8 @@ class Scaled:
         b: the densities of what is seen, over the largest of each step.
         scale: what each step was divided by, `(T, ..., 1, B)`; 1 after the end.
         evidence: log p(x), `(..., B)`.
+        carried: what each piece does to a message, up to a factor; None where there is one piece.
+        plain: whether no step stands after an end.
     """
 
     chain: Chain
@@ -170,6 +173,8 @@ class Scaled:
     b: Tensor
     scale: Tensor
     evidence: Tensor
+    carried: Tensor | None
+    plain: bool
 
     @classmethod
     def of(cls, chain: Chain) -> Scaled | None:
@@ -178,11 +183,11 @@ class Scaled:
             return None
         peak = chain.seen.detach().amax(-2, keepdim=True)
         b = (chain.seen - peak).exp()
-        moves, whole = chain.moves.exp().mT, bool(chain.inside.all())
+        moves, plain = chain.moves.exp().mT, chain.pieces == 1 and bool(chain.inside.all())
         first = chain.start.exp().unsqueeze(-1) * b[0]
         scale = first.sum(-2, keepdim=True)
         f = first = first / scale
-        exits = None
+        exits = carried = None
         if chain.pieces > 1:
             entries = [first]
             carried = _scaled_pieces(chain, b)
@@ -193,10 +198,10 @@ class Scaled:
             exits = torch.stack(entries[1:], -1).flatten(-2)
         found, scales = [], []
         for step, within in zip(chain.cut(b, 1.0), chain.cut(chain.inside, False), strict=True):
-            new = (moves @ f) * step
+            new = _product(moves, f) * step
             c = new.sum(-2, keepdim=True)
             new = new / c
-            f = new if whole and exits is None else torch.where(within, new, f)
+            f = new if plain else torch.where(within, new, f)
             found.append(f)
             scales.append(c)
         if exits is not None and not torch.allclose(f, exits, rtol=1e-8, atol=0.0):
@@ -206,15 +211,15 @@ class Scaled:
             return None
         scale = torch.cat([scale.unsqueeze(0), chain.uncut(scales)])
         told = torch.where(chain.inside, scale.log() + peak, 0.0).sum((0, -2))
-        return cls(chain, every, b, torch.where(chain.inside, scale, 1.0), told)
+        return cls(chain, every, b, torch.where(chain.inside, scale, 1.0), told, carried, plain)
 
     def posterior(self, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """As `Chain.posterior`."""
         chain, moves = self.chain, self.chain.moves.exp()
         ratio = self.b / self.scale
         g = last = torch.ones_like(self.f[0])
-        if chain.pieces > 1:
-            exits, carried = [last], _scaled_pieces(chain, self.b)
+        if self.carried is not None:
+            exits, carried = [last], self.carried
             turns = math.ceil((len(self.f) - 1) / chain.pieces)
             for piece in range(chain.pieces - 1, 0, -1):
                 new = (carried[..., piece] * exits[-1].unsqueeze(-3)).sum(-2)
@@ -224,7 +229,8 @@ class Scaled:
         found = []
         turns_back = zip(chain.cut(ratio, 1.0).flip(0), chain.cut(chain.inside, False).flip(0), strict=True)
         for step, within in turns_back:
-            g = torch.where(within, moves @ (step * g), g)
+            new = _product(moves, step * g)
+            g = new if self.plain else torch.where(within, new, g)
             found.append(g)
         every = torch.cat([chain.uncut(found[::-1]), last.unsqueeze(0)])
         each = self.f * every * chain.inside
@@ -232,6 +238,17 @@ class Scaled:
         tail = ratio[1:] * every[1:] * counted
         moved = torch.einsum("t...ib,t...jb->...ij", self.f[:-1], tail) * moves
         return self.evidence, each, moved
+
+
+def _product(moves: Tensor, messages: Tensor) -> Tensor:
+    """Of matrices `(..., K, K)` and `(..., K, B)`.
+
+    Of few states it is a sum of a few multiples: a product of matrices would wake threads at every step of a chain, for
+    which they wait longer than they work.
+    """
+    if moves.shape[-1] > _FEW:
+        return moves @ messages
+    return (moves.unsqueeze(-1) * messages.unsqueeze(-3)).sum(-2)
 
 
 def _scaled_pieces(chain: Chain, b: Tensor) -> Tensor:
@@ -242,7 +259,7 @@ def _scaled_pieces(chain: Chain, b: Tensor) -> Tensor:
     done = eye.expand(*seen.shape[1:-2], states, *seen.shape[-2:])
     moves = chain.moves.exp().mT.unsqueeze(-3)
     for step, within in zip(seen, inside, strict=True):
-        new = (moves @ done) * step.unsqueeze(-3)
+        new = _product(moves, done) * step.unsqueeze(-3)
         new = new / new.sum((-3, -2), keepdim=True)
         done = torch.where(within.unsqueeze(-3), new, done)
     return done.unflatten(-1, (chain.seen.shape[-1], chain.pieces))

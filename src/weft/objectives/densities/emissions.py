@@ -76,6 +76,7 @@ class Independent(Emissions):
         self.laws, self.size, self.free = laws, laws.size, laws.free
 
     def score(self, theta: Tensor, x: Tensor, observed: Tensor | None) -> Tensor:
+        x = x.mT.contiguous().mT  # steps side by side, so that the sum over entries is one of whole rows of numbers
         each = self.laws.log_prob(theta.unsqueeze(-2), x.unsqueeze(-3))
         return (each if observed is None else each * observed.unsqueeze(-3)).sum(-1)
 

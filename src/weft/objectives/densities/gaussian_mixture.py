@@ -16,13 +16,11 @@ from weft.objectives.densities.mixing import LOST, MIXING, Mixing, Rows, Start, 
 from weft.objectives.densities.normals import (
     Moments,
     Patterns,
-    collapsed,
     covariance_of,
     factor_of,
     filled,
     gathered,
     log_normal,
-    packed,
 )
 from weft.objectives.densities.quadratics import Quadratics
 
@@ -147,18 +145,15 @@ class GaussianMixture(Mixing):
         return [_Shown(*each, self.full) for each in zip(*rows, strict=True)]
 
     def step(self, shown: list[_Shown], theta: Solution) -> tuple[Solution, Tensor, Tensor]:
-        log_share, mean, scale = theta["logits"].log_softmax(-1), theta["mean"], theta["scale"]
+        log_share, mean, scale = theta["logits"], theta["mean"], theta["scale"]
         if len(shown) == 1:
-            moments = [shown[0].expect(log_share, mean, scale)]
-        else:
-            each = zip(shown, log_share, mean, scale, strict=True)
-            moments = [own.expect(*(value[None] for value in values)) for own, *values in each]
-        found = [self._maximize(each, shown[0].spread) for each in moments]
-        return (
-            _stacked([one[0] for one in found]),
-            torch.cat([m.evidence for m in moments]),
-            torch.cat([one[1] for one in found]),
-        )
+            moments = shown[0].expect(log_share, mean, scale)
+            found, lost = self._maximize(moments, shown[0].spread)
+            return found, moments.evidence, lost
+        each = zip(shown, log_share, mean, scale, strict=True)
+        every = [own.expect(*(value[None] for value in values)) for own, *values in each]
+        found, lost = _stacked([self._maximize(own, one.spread) for own, one in zip(every, shown, strict=True)])
+        return found, torch.cat([moments.evidence for moments in every]), lost
 
     def begin(self, rows: Rows, part: Tensor) -> tuple[Solution, Tensor]:
         """Of hard clusters, with the column's mean at the gaps of what has full covariances."""
@@ -168,7 +163,7 @@ class GaussianMixture(Mixing):
                 x, observed = self.features(Rows(x, observed, x)), torch.ones_like(observed)
             own = Quadratics(x, observed, self.full).sums(part if len(rows.x) == 1 else part[r : r + 1])
             found.append(self._maximize(own, spread_of(x, observed)))
-        return _stacked([one[0] for one in found]), torch.cat([one[1] for one in found])
+        return _stacked(found)
 
     def features(self, rows: Rows) -> Tensor:
         """The rows, with the column's mean at gaps."""
@@ -179,7 +174,7 @@ class GaussianMixture(Mixing):
         """The M-step, and the first component of each replica that has collapsed, or -1."""
         tiny = torch.finfo(spread.dtype).tiny
         mass, moved = found.mass.clamp_min(tiny), found.first / found.told.clamp_min(tiny)
-        theta = {"logits": (mass / mass.sum(-1, keepdim=True)).log(), "mean": found.about + moved}
+        theta = {"logits": (mass / mass.sum(-1, keepdim=True)).log_(), "mean": found.about + moved}
         prior, d = self.prior, moved.shape[-1]
         if not self.full:
             squares, count = (found.second - found.told * moved**2).clamp_min(0), found.told
@@ -189,15 +184,19 @@ class GaussianMixture(Mixing):
             lost = (variance < LOST * spread).any(-1)
             theta["scale"] = 0.5 * variance.clamp_min(tiny).log()
             return theta, first_of(lost)
-        squares = found.second - mass[..., None, None] * moved.unsqueeze(-1) * moved.unsqueeze(-2)
+        squares = found.second - found.first.unsqueeze(-1) * moved.unsqueeze(-2)
         if self.covariance == "tied":
             squares, mass = squares.sum(1, keepdim=True), mass.sum(1, keepdim=True)
-        eye = torch.eye(d, dtype=moved.dtype, device=moved.device)
-        covariance = (squares + prior * eye) / (mass + prior)[..., None, None] + self.floor * eye
-        factor, column = collapsed(covariance)
-        lost = (column >= 0) | (torch.diagonal(covariance, dim1=-2, dim2=-1) < LOST * spread).any(-1)
-        theta["scale"] = packed(torch.where(lost[..., None, None], eye, factor))
-        return theta, first_of(lost)
+        if prior:
+            squares.diagonal(dim1=-2, dim2=-1).add_(prior)
+        covariance = squares.div_((mass + prior).unsqueeze(-1).unsqueeze(-1))
+        variance = covariance.diagonal(dim1=-2, dim2=-1).add_(self.floor)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        # A pivot that is but rounding of its variance is none: the factor would be of noise.
+        pivot = factor.diagonal(dim1=-2, dim2=-1)
+        there = (pivot.square() > 8 * d * torch.finfo(pivot.dtype).eps * variance) & (variance >= LOST * spread)
+        pivot.log_()  # which packs the factor
+        return {**theta, "scale": factor}, first_of(~(there.all(-1) & (failed == 0)))
 
     def warn(self, theta: Solution) -> None:
         """Says where a component sits on the floor: its density tells of the floor, not of the rows."""
@@ -234,13 +233,17 @@ class _Shown:
         """The E-step of R replicas."""
         if self.quadratics is None:
             return self._one_by_one(log_share, mean, scale)
-        precise = self.quadratics.precise(scale)
+        inverse = self.quadratics.inverse(mean, scale)
+        precise = self.quadratics.precise(inverse)
         if bool(precise.all()):
-            return self.quadratics.expect(log_share, mean, scale, self.weight)
+            return self.quadratics.expect(log_share, mean, scale, inverse, self.weight)
         parts = []
         for r, fast in enumerate(precise.tolist()):
             own = (log_share[r : r + 1], mean[r : r + 1], scale[r : r + 1])
-            parts.append(self.quadratics.expect(*own, self.weight) if fast else self._one_by_one(*own))
+            form = inverse[r : r + 1]
+            found = self.quadratics.expect(*own, form, self.weight) if fast else self._one_by_one(*own)
+            told, about = (value.expand_as(found.first) for value in (found.told, found.about))
+            parts.append(found._replace(told=told, about=about))
         return Moments(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def _one_by_one(self, log_share: Tensor, mean: Tensor, scale: Tensor) -> Moments:
@@ -257,5 +260,6 @@ class _Shown:
         return Moments(part.sum(1), part.mT @ seen, mean, first, second, evidence)
 
 
-def _stacked(found: list[Solution]) -> Solution:
-    return {name: torch.cat([one[name] for one in found]) for name in found[0]}
+def _stacked(found: list[tuple[Solution, Tensor]]) -> tuple[Solution, Tensor]:
+    every = {name: torch.cat([one[name] for one, _ in found]) for name in found[0][0]}
+    return every, torch.cat([lost for _, lost in found])

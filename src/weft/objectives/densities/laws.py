@@ -97,7 +97,8 @@ class Normal(Law):
 
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor:
         mean, log_scale = theta.unbind(-1)
-        return -0.5 * ((x - mean) * torch.exp(-log_scale)) ** 2 - log_scale - 0.5 * math.log(2 * math.pi)
+        away = (x - mean) * torch.exp(-log_scale - 0.5 * math.log(2))
+        return -log_scale - 0.5 * math.log(2 * math.pi) - away * away
 
     def draw(self, theta: Tensor, place: str) -> Tensor:
         mean, log_scale = theta.unbind(-1)

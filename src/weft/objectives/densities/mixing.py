@@ -187,7 +187,7 @@ class Mixing(Density):
 
         Args:
             shown: what `prepare` made of their rows.
-            theta: their parameters.
+            theta: their parameters, with logits that are logs of shares.
 
         Returns:
             The parameters after it; log p of each row at those before it, `(R, n)`; and for each replica the first
@@ -224,19 +224,21 @@ class Mixing(Density):
             turn += 1
             if len(live) == count:  # as mostly; then nothing is put apart
                 theta, evidence, lost = self.step(shown, theta)
-                now = (rows.weight * evidence).sum(-1) / total
+                now, before = (rows.weight * evidence).sum(-1) / total, told
+                told = now
             else:
                 own = rows.of(live)
                 if len(rows.x) > 1 and len(live) != held:
                     held, shown = len(live), self.prepare(own)
                 found, evidence, lost = self.step(shown, {name: value[live] for name, value in theta.items()})
-                now = (own.weight * evidence).sum(-1) / total[live]
+                now, before = (own.weight * evidence).sum(-1) / total[live], told[live]
                 theta = {name: value.index_copy(0, live, found[name]) for name, value in theta.items()}
-            gains = ((now - told[live]).abs() > self.tolerance) | (self.tolerance == 0)
-            told = told.index_copy(0, live, now)
+                told = told.index_copy(0, live, now)
+            stays = lost < 0
+            if self.tolerance:
+                stays &= (now - before).abs() > self.tolerance
             self._mark(theta, told, live, lost)
             yield {"log_likelihood": told}
-            stays = gains & (lost < 0)
             live = live if bool(stays.all()) else live[stays]
         if len(live) and self.tolerance:
             warnings.warn(
@@ -252,6 +254,7 @@ class Mixing(Density):
         """The parameters that EM begins with, for so many replicas."""
         if not isinstance(self.start, str):
             given = {name: self._given(name).to(rows.x.device) for name in ("logits", *self.numbers)}
+            given["logits"] = given["logits"].log_softmax(-1)
             theta = {name: value.expand(count, *value.shape).clone() for name, value in given.items()}
             return theta, torch.full((count,), -1, device=rows.x.device)
         how = STARTS[0] if self.start == "auto" else self.start
@@ -308,4 +311,6 @@ def spread_of(x: Tensor, observed: Tensor) -> Tensor:
 
 def first_of(lost: Tensor) -> Tensor:
     """The number of the first that is, along the last axis, or -1."""
+    if not bool(lost.any()):
+        return lost.new_full(lost.shape[:-1], -1, dtype=torch.int64)
     return torch.where(lost.any(-1), lost.to(torch.int8).argmax(-1), -1)

@@ -118,7 +118,7 @@ class Mixture(Mixing):
         for a in range(0, count, most):
             block = torch.arange(a, min(a + most, count), device=shown.x.device)
             rows, own = shown.of(block), {name: value[block] for name, value in theta.items()}
-            joint = own["logits"].log_softmax(-1).unsqueeze(-2) + self.log_given(own, rows.x, rows.observed)
+            joint = own["logits"].unsqueeze(-2) + self.log_given(own, rows.x, rows.observed)
             evidence.append(torch.logsumexp(joint, -1))
             part = (joint - evidence[-1].unsqueeze(-1)).exp() * rows.weight.unsqueeze(-1)
             found.append(self._maximize(rows, part, own["theta"]))

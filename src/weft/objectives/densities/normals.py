@@ -44,7 +44,9 @@ def factor_of(scale: Tensor) -> Tensor:
 
 def packed(factor: Tensor) -> Tensor:
     """The numbers without constraint of a Cholesky factor."""
-    return torch.tril(factor, -1) + torch.diag_embed(torch.diagonal(factor, dim1=-2, dim2=-1).log())
+    scale = factor.tril()
+    scale.diagonal(dim1=-2, dim2=-1).log_()
+    return scale
 
 
 def covariance_of(scale: Tensor, full: bool) -> Tensor:
@@ -142,8 +144,8 @@ class Moments(NamedTuple):
 
     Attributes:
         mass: of 1, `(R, K)`.
-        told: of 1 for each column, over the rows that tell of it, `(R, K, d)`.
-        about: from where distances are taken, `(R, K, d)`.
+        told: of 1 for each column, over the rows that tell of it, `(R, K, d)`; `(R, K, 1)` where all tell of all.
+        about: from where distances are taken, `(R, K, d)` or `(d,)`.
         first: of the expected distances, `(R, K, d)`.
         second: of the expected squares of them, `(R, K, d, d)`, or of each column `(R, K, d)`.
         evidence: for each row log p of what is observed, `(R, n)`.
