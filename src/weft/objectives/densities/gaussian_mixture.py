@@ -239,7 +239,8 @@ class _Shown:
             return self.quadratics.expect(log_share, mean, scale, inverse, self.weight)
         parts = []
         for r, fast in enumerate(precise.tolist()):
-            *own, form = (value[r : r + 1] for value in (log_share, mean, scale, inverse))
+            own = (log_share[r : r + 1], mean[r : r + 1], scale[r : r + 1])
+            form = inverse[r : r + 1]
             found = self.quadratics.expect(*own, form, self.weight) if fast else self._one_by_one(*own)
             told, about = (value.expand_as(found.first) for value in (found.told, found.about))
             parts.append(found._replace(told=told, about=about))
