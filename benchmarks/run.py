@@ -11,6 +11,7 @@ share of the machine others had in each turn is written down with it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -112,7 +113,8 @@ class Contestant:
 
     def close(self) -> str:
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # of one that did not run, with a turn unread
+            self.process.stdin.close()
         self.process.wait()
         self.said.seek(0)
         notes = {line for line in self.said.read().splitlines() if line.startswith("note:")}

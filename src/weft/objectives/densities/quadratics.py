@@ -19,6 +19,7 @@ __all__ = ["Quadratics"]
 
 _NUMBERS = 2**20  # joint densities that are held at once
 _NARROW = 1e8  # squared distances in units of a component's variance that leave 1e-8 of a log-density
+_SMALL = 2**15  # multiplications, below which threads for a product of matrices are waited for longer than they work
 _HALF = 0.5 * math.log(2 * math.pi)
 
 
@@ -88,13 +89,13 @@ class Quadratics:
             products, counts = self.products, weight
             if not whole:
                 products, counts = products[:, a : a + rows], weight[a : a + rows]
-            joint = (coefficients.reshape(r * k, f) @ products).reshape(r, k, -1)
+            joint = _times(coefficients.reshape(r * k, f), products).reshape(r, k, -1)
             top = joint.amax(1, keepdim=True)
             part = joint.sub_(top).exp_()
             total = part.sum(1, keepdim=True)
             evidence.append((top + total.log()).squeeze(1))
             part.mul_(counts / total)
-            sums.append((part.reshape(r * k, -1) @ products.T).reshape(r, k, f))
+            sums.append(_times(part.reshape(r * k, -1), products.T).reshape(r, k, f))
         if len(sums) == 1:
             return self._moments(sums[0], evidence[0])
         return self._moments(torch.stack(sums).sum(0), torch.cat(evidence, 1))
@@ -112,3 +113,10 @@ class Quadratics:
         later = square.narrow(-1, 1, self.d)
         first, second = later.select(-2, 0), later.narrow(-2, 1, self.d)
         return Moments(sums.select(-1, 0), sums.narrow(-1, 0, 1), about, first, second, evidence)
+
+
+def _times(left: Tensor, right: Tensor) -> Tensor:
+    """A product of matrices; a small one without the threads that it would wake in every iteration."""
+    if left.numel() * right.shape[1] > _SMALL:
+        return left @ right
+    return (left.unsqueeze(1) * right.T).sum(-1)
