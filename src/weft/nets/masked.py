@@ -165,7 +165,7 @@ class MaskedMLP(nn.Module):
 
     def begin(self, n: int) -> list[Tensor]:
         """The hidden units of n rows of which no entry is known: `advance` fills them in."""
-        layers: list[MaskedLinear] = list(self.layers)[:-1]  # type: ignore[arg-type]
+        layers: list[MaskedLinear] = list(self.layers)[:-1]  # type: ignore[assignment]
         return [(0 * layer.bias).expand(n, -1).clone() for layer in layers]
 
     def advance(
