@@ -294,7 +294,8 @@ def test_a_prefix_is_kept_and_the_rest_drawn_given_it():
 def test_replicas_draw_at_once_what_each_draws_alone(name):
     learner = Learner(MODELS[name](law="bernoulli"), replicas=2, random_state=0, **{**FAST, "steps": 3}).fit(BITS)
     both = learner.sample(20, random_state=3)
-    assert both.shape == (20, 4)
+    alone = [learner.replica(k).sample(20, random_state=3) for k in range(2)]
+    np.testing.assert_array_equal(both, np.concatenate([alone[0][:10], alone[1][10:]]))
     assert not _looped.get(learner.objective_, set()) & {"sample", "log_prob", "impute"}
     assert np.isfinite(learner.log_prob(BITS)).all()
 
