@@ -20,10 +20,13 @@ from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import (
     DANN,
+    FVBN,
     GAN,
     HMM,
     ICA,
     LDA,
+    MADE,
+    NADE,
     NCE,
     RBM,
     REINFORCE,
@@ -39,6 +42,7 @@ from weft.objectives import (
     LeastSquares,
     Mixture,
     NaiveBayes,
+    NeuralBelief,
     Regression,
     StateSpace,
 )
@@ -130,6 +134,21 @@ def rows_of(x, tasks=6, shots=8, **others):
     return lambda: Episodes(draw, tasks=tasks, shots=shots)
 
 
+def scattered(rows):
+    """Every seventh entry is missing."""
+    return torch.arange(rows.numel()).reshape(rows.shape) % 7 > 0
+
+
+def at_the_end(rows):
+    """The last entry is missing in every third row."""
+    return torch.arange(rows.shape[1]) < rows.shape[1] - (torch.arange(len(rows)) % 3 == 0).long()[:, None]
+
+
+def complete(rows):
+    """Nothing is missing."""
+    return torch.ones(rows.shape, dtype=torch.bool)
+
+
 @dataclass
 class Case:
     """An objective, the data it learns from in each form, and how long it takes to show progress."""
@@ -141,6 +160,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     episodes: Callable[[], Any] | None = None
     strategies: dict[str, Any] = field(default_factory=dict)  # in other settings than for other objectives
+    gaps: Callable[[Any], Any] = scattered  # which entries of rows are observed, where gaps are learned from
 
 
 ADAM = Optimizer("adam", lr=0.01)
@@ -237,6 +257,46 @@ OBJECTIVES = {
         steps=20,
         settings={"optimizer": ADAM},
         episodes=rows_of(tasks=3, shots=4, **SERIES),
+    ),
+    "fvbn": Case(
+        lambda net: FVBN(law="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS, observed=complete(BITS)),
+        strategies=ITSELF,
+        gaps=at_the_end,
+    ),
+    "neural-belief": Case(
+        lambda net: NeuralBelief(4, law="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS, observed=complete(BITS)),
+        strategies=ITSELF,
+        gaps=at_the_end,
+    ),
+    "nade": Case(
+        lambda net: NADE(8, law="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS, observed=complete(BITS)),
+        strategies=ITSELF,
+        gaps=at_the_end,
+    ),
+    "made": Case(
+        lambda net: MADE((16,), law="bernoulli", masks=2),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS, observed=complete(BITS)),
+        strategies=ITSELF,
+        gaps=at_the_end,
+    ),
+    "made, in any order": Case(
+        lambda net: MADE((16,), law="bernoulli", agnostic=True, orderings=2),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS, observed=complete(BITS)),
+        strategies=ITSELF,
+        gaps=complete,
     ),
     "histogram": Case(lambda net: Histogram(bins=2, tails=0.1), {"X": X[:, :2]}),
     "kernel-density": Case(lambda net: KernelDensity(bandwidth="scott"), {"X": X}),

@@ -78,7 +78,7 @@ TAKES = {
         *("*.alpha", "*.initial_accumulator_value", "ASGD.lambd", "ASGD.t0", "Adafactor.beta2_decay"),
     ],
     "a list": [
-        *("*.hidden", "*.class_weight", "MMD.gammas", "Rprop.step_sizes", "Adafactor.eps", "PGD.bounds"),
+        *("*.hidden", "*.order", "*.class_weight", "MMD.gammas", "Rprop.step_sizes", "Adafactor.eps", "PGD.bounds"),
         *("Arrays.x", "Arrays.y", "Arrays.weight", "Arrays.environment", "Arrays.strata"),
     ],
 }
@@ -86,6 +86,8 @@ NOT = [
     ("ICA.prior", "0"),
     ("ICA.tolerance", "0"),
     ("RBM.hidden", "a list"),
+    ("NADE.hidden", "a list"),
+    ("NeuralBelief.hidden", "a list"),
     ("Learner.objective", "None"),
     ("Arrays.x", "None"),
     ("Adafactor.eps", "0"),

@@ -12,7 +12,7 @@ from weft.core.legal import WIDTHS, Choice, Flag, Legal, Number, Whole, check
 
 __all__ = ["MLP", "Linear"]
 
-_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,
     "tanh": nn.Tanh,
@@ -43,7 +43,7 @@ class MLP(nn.Module):
         "inputs": Whole(1),
         "outputs": Whole(1),
         "hidden": WIDTHS,
-        "activation": Choice(*_ACTIVATIONS),
+        "activation": Choice(*ACTIVATIONS),
         "dropout": Number(0, 1, "[)"),
         "batch_norm": Flag(),
         "init": Choice("torch", "kaiming"),
@@ -66,7 +66,7 @@ class MLP(nn.Module):
             layers.append(nn.Linear(inputs, width) if init == "torch" else KaimingLinear(inputs, width))
             if batch_norm:
                 layers.append(nn.BatchNorm1d(width))
-            layers.append(_ACTIVATIONS[activation]())
+            layers.append(ACTIVATIONS[activation]())
             if dropout:
                 layers.append(nn.Dropout(dropout))
             inputs = width

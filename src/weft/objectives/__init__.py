@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.densities.class_conditional import ClassConditional
     from weft.objectives.densities.dequantized import Dequantized
+    from weft.objectives.densities.fvbn import FVBN
     from weft.objectives.densities.gaussian import Gaussian
     from weft.objectives.densities.gaussian_mixture import GaussianMixture
     from weft.objectives.densities.histogram import Histogram
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from weft.objectives.densities.independent import Independent
     from weft.objectives.densities.kernel_density import KernelDensity
     from weft.objectives.densities.lda import LDA
+    from weft.objectives.densities.made import MADE
     from weft.objectives.densities.mixture import Mixture
+    from weft.objectives.densities.nade import NADE
     from weft.objectives.densities.naive_bayes import NaiveBayes
     from weft.objectives.densities.nce import NCE
+    from weft.objectives.densities.neural_belief import NeuralBelief
     from weft.objectives.densities.rbm import RBM
     from weft.objectives.densities.state_space import StateSpace
     from weft.objectives.games.dann import DANN

@@ -43,6 +43,7 @@ def check_density(
     settings: Mapping[str, Any] | None = None,
     draws: int = 4000,
     level: float = 1e-4,
+    missing: Sequence[tuple[int, ...]] | None = None,
 ) -> Learner:
     """Checks a model of p(x) on rows: fitted by a Learner, asked, and compared with what must be so.
 
@@ -67,6 +68,8 @@ def check_density(
         settings: of the Learner: `{"steps": 200}`.
         draws: how many samples are drawn.
         level: the share of right models that may fail the tests of frequencies.
+        missing: which columns are missing together where gaps are tried, for a model that refuses others; by default
+            the first, then all others.
 
     Returns:
         The fitted learner, for tests of its own.
@@ -108,7 +111,10 @@ def check_density(
     if exact is not None:
         _bounds(learner, np.asarray(X), exact, kind)
     if objective.gaps and kind == "exact":
-        _gaps(learner, points, share, whole, draws, level)
+        columns = points.shape[1]
+        tried = {(0,), tuple(range(1, columns)) or (0,)} if missing is None else missing
+        for gone in tried:
+            _gaps(learner, points, share, whole, draws, level, gone)
     return learner
 
 
@@ -253,29 +259,28 @@ def _bounds(learner: Learner, rows: Rows, exact: Callable[[Rows], Rows], kind: s
     _expect(not wrong, f"expected log_prob as {kind} says, got {mean:.5f} (standard error {error:.5f}) above the exact")
 
 
-def _gaps(learner: Learner, points: Rows, share: Rows, whole: bool, draws: int, level: float) -> None:
-    """With the first column missing, then with all others."""
+def _gaps(
+    learner: Learner, points: Rows, share: Rows, whole: bool, draws: int, level: float, missing: tuple[int, ...]
+) -> None:
+    """With these columns missing."""
     columns = points.shape[1]
-    for missing in {(0,), tuple(range(1, columns)) or (0,)}:
-        seen = [j for j in range(columns) if j not in missing]
-        chosen = points[int(np.argmax(share))].astype(np.float64)
-        asked = np.where(np.isin(np.arange(columns), missing), np.nan, chosen)[None]
-        alike = (points[:, seen] == chosen[seen]).all(1)
-        weight = share[alike]
-        if not whole and seen:  # a line of the grid: its points count by their distance along it
-            line = points[alike][:, missing[0]]
-            density = np.exp(np.asarray(learner.log_prob(points[alike]), dtype=np.float64))
-            weight = density * (line[1] - line[0])
-        told, wanted = float(np.asarray(learner.log_prob(asked))[0]), float(np.log(weight.sum()))
-        _expect(
-            abs(told - wanted) < (1e-5 if whole else 5e-3) * max(1.0, abs(wanted)),
-            f"expected the density of what is observed of a row with gaps, {wanted:.6f}, got {told:.6f} with columns "
-            f"{list(missing)} missing",
-        )
-        if hasattr(learner, "impute"):
-            filled = np.asarray(learner.impute(np.repeat(asked, draws, 0), random_state=2), dtype=np.float64)
-            _expect(
-                (filled[:, seen] == chosen[seen]).all(), "expected impute to keep what was observed, got other values"
-            )
-            places = points[alike][:, missing]
-            _frequencies(filled[:, missing], places, weight, level, "imputed values")
+    seen = [j for j in range(columns) if j not in missing]
+    chosen = points[int(np.argmax(share))].astype(np.float64)
+    asked = np.where(np.isin(np.arange(columns), missing), np.nan, chosen)[None]
+    alike = (points[:, seen] == chosen[seen]).all(1)
+    weight = share[alike]
+    if not whole and seen:  # a line of the grid: its points count by their distance along it
+        line = points[alike][:, missing[0]]
+        density = np.exp(np.asarray(learner.log_prob(points[alike]), dtype=np.float64))
+        weight = density * (line[1] - line[0])
+    told, wanted = float(np.asarray(learner.log_prob(asked))[0]), float(np.log(weight.sum()))
+    _expect(
+        abs(told - wanted) < (1e-5 if whole else 5e-3) * max(1.0, abs(wanted)),
+        f"expected the density of what is observed of a row with gaps, {wanted:.6f}, got {told:.6f} with columns "
+        f"{list(missing)} missing",
+    )
+    if hasattr(learner, "impute"):
+        filled = np.asarray(learner.impute(np.repeat(asked, draws, 0), random_state=2), dtype=np.float64)
+        _expect((filled[:, seen] == chosen[seen]).all(), "expected impute to keep what was observed, got other values")
+        places = points[alike][:, missing]
+        _frequencies(filled[:, missing], places, weight, level, "imputed values")

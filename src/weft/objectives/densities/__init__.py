@@ -8,6 +8,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.objectives.densities.annealing import Annealed, Tempered, ais
+    from weft.objectives.densities.autoregressive import Autoregressive
     from weft.objectives.densities.density import Density
     from weft.objectives.densities.laws import Law, Laws, laws_of
     from weft.objectives.densities.outputs import LogisticMixture, NormalMixture

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -41,12 +42,16 @@ class Law:
         size: how many numbers describe it.
         continuous: whether it is a density; else probabilities of whole numbers.
         holds: what x may be, in words.
+        outcomes: how many there are, 0..outcomes-1; 0 where there is no end of them.
+        width: how many numbers `read` makes of x.
     """
 
     name = ""
     size = 1
     continuous = False
     holds = "numbers"
+    outcomes = 0
+    width = 1
 
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor:
         """log p(x), for parameters `(..., size)` and numbers `(...)`."""
@@ -67,6 +72,19 @@ class Law:
     def allows(self, x: Tensor) -> Tensor:
         """Where numbers are in the support."""
         return torch.isfinite(x)
+
+    def read(self, x: Tensor) -> Tensor:
+        """Numbers as a net reads them where other entries depend on them, `(..., width)`."""
+        return x.unsqueeze(-1)
+
+    def tempered(self, theta: Tensor, temperature: float) -> Tensor:
+        """The parameters of the law in proportion to p(x)^(1 / temperature), where it is one of its kind."""
+        if temperature == 1:
+            return theta
+        raise ValueError(
+            f"expected temperature=1 for the law {self.name!r}, of which no power is a law of its kind, got "
+            f"{temperature:g}; leave it out, or take one of 'bernoulli', 'categorical' and 'normal'"
+        )
 
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         """The parameters of largest weighted likelihood.
@@ -109,6 +127,10 @@ class Normal(Law):
 
     def variance(self, theta: Tensor) -> Tensor:
         return torch.exp(2 * theta[..., 1])
+
+    def tempered(self, theta: Tensor, temperature: float) -> Tensor:
+        """With its variance times the temperature."""
+        return theta + theta.new_tensor([0.0, 0.5 * math.log(temperature)])
 
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         mass = weight.sum(-1).clamp_min(torch.finfo(x.dtype).tiny)
@@ -170,7 +192,7 @@ class Student(Law):
 class Bernoulli(Law):
     """True (1) with probability sigmoid(logit)."""
 
-    name, holds = "bernoulli", "0 or 1"
+    name, holds, outcomes = "bernoulli", "0 or 1", 2
 
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor:
         logit = theta[..., 0]
@@ -188,6 +210,9 @@ class Bernoulli(Law):
 
     def allows(self, x: Tensor) -> Tensor:
         return (x == 0) | (x == 1)
+
+    def tempered(self, theta: Tensor, temperature: float) -> Tensor:
+        return theta / temperature
 
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         ones, mass = (weight * x).sum(-1) + floor, weight.sum(-1) + 2 * floor
@@ -210,6 +235,14 @@ class Categorical(Law):
         return self.classes
 
     @property
+    def outcomes(self) -> int:  # type: ignore[override]
+        return self.classes
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.classes
+
+    @property
     def holds(self) -> str:  # type: ignore[override]
         return f"classes 0..{self.classes - 1}"
 
@@ -226,6 +259,13 @@ class Categorical(Law):
 
     def allows(self, x: Tensor) -> Tensor:
         return (x >= 0) & (x < self.classes) & (x == x.floor())
+
+    def read(self, x: Tensor) -> Tensor:
+        """One entry for each class."""
+        return (x.unsqueeze(-1) == torch.arange(self.classes, device=x.device)).to(x.dtype)
+
+    def tempered(self, theta: Tensor, temperature: float) -> Tensor:
+        return theta / temperature
 
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         each = torch.arange(self.classes, device=x.device, dtype=x.dtype)
@@ -266,6 +306,10 @@ class Poisson(Law):
     def allows(self, x: Tensor) -> Tensor:
         return (x >= 0) & (x == x.floor()) & torch.isfinite(x)
 
+    def read(self, x: Tensor) -> Tensor:
+        """log(1 + x), as counts may be large."""
+        return torch.log1p(x).unsqueeze(-1)
+
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         rate = ((weight * x).sum(-1) + floor) / (weight.sum(-1) + floor).clamp_min(torch.finfo(x.dtype).tiny)
         return rate.log().unsqueeze(-1)
@@ -288,6 +332,10 @@ class Laws:
         laws: one for each entry.
         names: of the entries, for messages.
 
+    Attributes:
+        size: how many parameters there are.
+        places: where those of each entry stand among them.
+
     Example:
         >>> laws = Laws([Normal(), Bernoulli()])
         >>> laws.size, laws.log_prob(torch.zeros(3), torch.tensor([[0.0, 1.0]])).round(decimals=3)
@@ -301,9 +349,11 @@ class Laws:
         kinds: dict[Law, list[int]] = {}
         for j, law in enumerate(self.laws):
             kinds.setdefault(law, []).append(j)
-        starts = [sum(law.size for law in self.laws[:j]) for j in range(len(laws))]
+        ends = list(accumulate(law.size for law in self.laws))
+        self.places = [slice(end - law.size, end) for law, end in zip(self.laws, ends, strict=True)]
         self._groups = [
-            (law, entries, [starts[j] + i for j in entries for i in range(law.size)]) for law, entries in kinds.items()
+            (law, entries, [i for j in entries for i in range(self.places[j].start, self.places[j].stop)])
+            for law, entries in kinds.items()
         ]
 
     def __len__(self) -> int:
@@ -341,6 +391,12 @@ class Laws:
                 for i, (law, e, p) in enumerate(self._groups)
             ]
         )
+
+    def read(self, x: Tensor) -> Tensor:
+        """Rows as a net reads them, each entry's `width` numbers in the order of the entries."""
+        if len(self._groups) == 1:
+            return self.laws[0].read(x).flatten(-2)
+        return torch.cat([law.read(x[..., j]) for j, law in enumerate(self.laws)], -1)
 
     def mean(self, theta: Tensor) -> Tensor:
         """The mean of each entry; of classes the likeliest."""

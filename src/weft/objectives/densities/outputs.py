@@ -112,6 +112,14 @@ class LogisticMixture(_Parts):
     def holds(self) -> str:  # type: ignore[override]
         return f"whole numbers 0..{self.levels - 1}"
 
+    @property
+    def outcomes(self) -> int:  # type: ignore[override]
+        return self.levels
+
+    def read(self, x: Tensor) -> Tensor:
+        """Scaled to [-1, 1]."""
+        return (2 * x / (self.levels - 1) - 1).unsqueeze(-1)
+
     def log_prob(self, theta: Tensor, x: Tensor) -> Tensor:
         logits, location, log_scale = self.split(theta)
         log_scale = log_scale.clamp_min(-7.0)  # narrower than any bin of a byte: the mass is in one level anyhow
