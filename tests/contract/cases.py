@@ -88,7 +88,7 @@ SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
 MIXED = np.sign(X) * (1 + 0.2 * np.abs(X)) @ (np.eye(5) + 0.5 * np.eye(5, k=1))  # two hills a column, then mixed
 MIXED = MIXED.astype(np.float32)
-BITS = (MIXED > -0.5).astype(np.float32)  # neither fair nor independent: there is something to learn
+BITS = (X[:, :1] + 0.3 * X > 0.4).astype(np.float32)  # neither fair nor independent: there is something to learn
 VALUE = SCORE.astype(np.float32)
 TARGETS = {"label_y": torch.as_tensor(LABEL), "value_y": torch.as_tensor(VALUE)}
 

@@ -68,7 +68,9 @@ def improves(learner, rows, begun):
         return learner.score(X, learner.predict(X)) > 0.99
     name, direction = objective.progress
     if name != "loss" and "log_prob" in objective.capabilities():
-        return learner.score(rows) > begun().score(rows)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of strategies that want more than a step
+            return learner.score(rows) > begun().score(rows)
     column = learner.history_[name]
     values = column if column.ndim == 1 else np.median(column, axis=1)
     tenth = max(1, len(values) // 10)

@@ -135,14 +135,9 @@ class Engine:
     def init(
         self, seeds: list[int], device: torch.device, init: Init = "reset", builds: list[Objective] | None = None
     ) -> State:
-        """The state before the first step; `builds` are the objectives as each seed builds them, its own the first.
-
-        The others are used up.
-        """
-        spare = [k > 0 and builds is not None for k in range(len(seeds))]
-        builds = builds or [self.objective] * len(seeds)
-        each = zip(builds, seeds, spare, strict=True)
-        starts = [initialize(built, seed, init, spare=used) for built, seed, used in each]
+        """The state before the first step; of `builds`, one for each seed, all but the first are used up."""
+        each = zip(builds or [self.objective] * len(seeds), seeds, strict=True)
+        starts = [initialize(own, seed, init, spare=bool(builds and k)) for k, (own, seed) in enumerate(each)]
         for player in self.players:
             starts = [({**p, **self._projected(p, player, replicas=False)}, b) for p, b in starts]
         if len(starts) > 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -202,11 +201,6 @@ class Learner(Taking, Answers):
     def _settings_of(self, replica: dict[str, Any]) -> Settings:
         one = self._with(replica)
         return one.settings() if one is not self else Settings.of(self, self._objective())
-
-    @classmethod
-    @cache
-    def _get_param_names(cls) -> list[str]:
-        return super()._get_param_names()
 
     @classmethod
     def _unknown(cls, name: str) -> ValueError:
