@@ -169,6 +169,7 @@ def test_every_promise_is_held_by_a_test():
     assert re.findall(r"^## (\w+)", page, re.MULTILINE) == [
         "Kills",
         "Densities",
+        "Autoregressive",
         "Ranks",
         "Replicas",
         "Draws",
