@@ -318,7 +318,10 @@ class Engine:
             old.copy_(torch.where(self.broadcast(state.active, old), p, old))
         for name, b in buffers.items():
             old = state.buffers[name]
-            old.copy_(torch.where(self.broadcast(state.active, b), b, old) if frozen else b)
+            if frozen:
+                torch.where(self.broadcast(state.active, b), b.to(old.dtype), old, out=old)
+            else:
+                old.copy_(b)
         return loss
 
     def _projected(self, params: Params, player: str, replicas: bool = True) -> Params:
