@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from weft.data.platform import Platform, platform_clones
     from weft.data.sine_waves import sinusoids
     from weft.data.sites import digits_sites
+    from weft.data.sound import read_wave, speech, write_wave
     from weft.data.tasks import permuted_mnist, rotated_mnist, split_mnist
+    from weft.data.text import names, tiny_shakespeare
     from weft.data.two_spirals import spirals, spirals_test
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -16,13 +16,14 @@ import gzip
 import importlib
 import io
 import math
-import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from weft.data.places import sought
 
 __all__ = ["cifar10", "fashion_mnist", "mnist", "read_idx", "write_idx"]
 
@@ -155,26 +156,11 @@ def write_idx(path: str | Path, values: ArrayLike) -> None:
 # --- where it lies ----------------------------------------------------------------------------------
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
-
-
 def _load(name: str, reader: Reader, part: str, folder: str | Path | None, download: bool) -> Pair:
     """Reads the first copy found, or one just downloaded, and brings it to float32 and int64."""
     if part not in ("train", "test"):
         raise ValueError(f"expected part to be 'train' or 'test', got {part!r}")
-    listed = [Path(entry) for entry in os.environ.get("WEFT_DATA", "").split(os.pathsep) if entry]
-    places = [*([] if folder is None else [Path(folder)]), *listed, _cache()]
-    found = next((pair for place in places if (pair := reader(place, part)) is not None), None)
-    if found is None:
-        why = _download(name, _cache()) if download else "downloading was not allowed"
-        found = reader(_cache(), part)
-        if found is None:
-            raise FileNotFoundError(
-                f"expected {name} in one of {', '.join(map(str, places))}, got none there, and {why}; put it there, or "
-                "name its folder in WEFT_DATA"
-            )
-    images, labels = found
+    images, labels = sought(name, lambda place: reader(place, part), _download if download else None, folder)
     if len(images) != len(labels) or not len(labels):
         raise ValueError(f"expected one label for each image of {name}, got {len(images)} images, {len(labels)} labels")
     return images.astype(np.float32) / np.float32(255.0), labels.astype(np.int64)
