@@ -193,7 +193,8 @@ def capability(
         asked = asks or ("number" if merge == "share" else plain)
         reads = method.__name__ != "inverse_transform"  # which is asked about representations
         told = _gives(method, asked) if gives is None else gives
-        method.capability = Capability(merge, finish, reads, kind, asked, rows, told, texts)  # type: ignore[attr-defined]
+        made = Capability(merge, finish, reads, kind, asked, rows, told, texts)
+        method.capability = made  # type: ignore[attr-defined]
         return method
 
     return mark
@@ -263,6 +264,8 @@ class Objective(Configured, nn.Module):
         decomposable: whether an example's loss depends on that example alone, given the net's outputs. Coupled losses
             (contrastive) say False, and single-example gradients are refused; a net that mixes the rows (batch
             normalization) is found out by itself.
+        smooth: whether the losses have a gradient in `x`, so that inputs can be moved by it; tokens, and what is
+            quantized, have none.
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
@@ -297,6 +300,7 @@ class Objective(Configured, nn.Module):
 
     players: ClassVar[tuple[str, ...]] = ()
     decomposable: bool = True
+    smooth: bool = True
     likelihood: bool = False
     on_policy: bool = False
     solved: bool = False

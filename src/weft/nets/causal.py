@@ -54,7 +54,7 @@ class Causal(nn.Module):
 
 
 def transformed() -> bool:
-    """Whether `vmap`, `grad` or another of torch's function transforms is at work, for which fused kernels have no rule."""
+    """Whether `vmap`, `grad` or another of torch's transforms is at work, for which fused kernels have no rule."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._functorch.peek_interpreter_stack() is not None

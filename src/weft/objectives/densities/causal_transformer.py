@@ -70,9 +70,7 @@ class CausalTransformer(TokenDensity):
         conditional: bool = False,
         vocabulary: str = "characters",
     ) -> None:
-        super().__init__(
-            net, width=width, ends=ends, context=context, conditional=conditional, vocabulary=vocabulary
-        )
+        super().__init__(net, width=width, ends=ends, context=context, conditional=conditional, vocabulary=vocabulary)
         self.layers = layers
         self.heads = heads
         self.dropout = dropout

@@ -59,14 +59,10 @@ class CharRNN(TokenDensity):
         conditional: bool = False,
         vocabulary: str = "characters",
     ) -> None:
-        super().__init__(
-            net, width=width, ends=ends, context=context, conditional=conditional, vocabulary=vocabulary
-        )
+        super().__init__(net, width=width, ends=ends, context=context, conditional=conditional, vocabulary=vocabulary)
         self.kind = kind
         self.layers = layers
         self.dropout = dropout
 
     def connect(self, inputs: int, outputs: int, steps: int) -> Causal:
-        return Recurrent(
-            inputs, outputs, kind=self.kind, layers=self.layers, width=self.width, dropout=self.dropout
-        )
+        return Recurrent(inputs, outputs, kind=self.kind, layers=self.layers, width=self.width, dropout=self.dropout)

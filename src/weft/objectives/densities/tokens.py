@@ -61,6 +61,7 @@ class TokenDensity(Density):
     kinds: Mapping[str, str] = {"x": "tokens"}
     columns = "features"
     targets = "classes"
+    smooth = False
     provides = frozenset({"mass"})
     spread = 1.0  # the deviation that tokens' vectors begin with
     symbols: int
@@ -141,7 +142,8 @@ class TokenDensity(Density):
     def read(self, tokens: Tensor, y: Tensor | None) -> Tensor:
         """Tokens `(n, ...)` as the net reads them, `(n, ..., width)`, with their class."""
         if self.conditional != (y is not None):
-            got, fix = ("none", "give y=...") if y is None else ("one", "leave it out, or make it with conditional=True")
+            got = "none" if y is None else "one"
+            fix = "give y=..." if y is None else "leave it out, or make it with conditional=True"
             raise ValueError(
                 f"expected {'a' if self.conditional else 'no'} class y for each row of {type(self).__name__}"
                 f"(conditional={self.conditional}), got {got}; {fix}"
@@ -178,8 +180,8 @@ class TokenDensity(Density):
     def _length(self, batch: Batch) -> Tensor:
         if "x_length" not in batch:
             raise ValueError(
-                f"expected rows with their lengths for {type(self).__name__}, got none; give a list of them, or a source "
-                "with the field 'x_length'"
+                f"expected rows with their lengths for {type(self).__name__}, got none; give a list of them, or a "
+                "source with the field 'x_length'"
             )
         length: Tensor = batch["x_length"]
         return length
@@ -252,7 +254,8 @@ class TokenDensity(Density):
         given = x.shape[1]
         if given >= steps:
             raise ValueError(
-                f"expected a prefix shorter than the length, {steps}, got {given} tokens; give length={given + 1} or more"
+                f"expected a prefix shorter than the length, {steps}, got {given} tokens; give length={given + 1} or "
+                "more"
             )
         long = torch.full((n,), given, device=x.device)
         tokens, size = self._drawn(x, long, y, steps - given, temperature, top_k, cached)
@@ -290,7 +293,8 @@ class TokenDensity(Density):
         device = self.embed.weight.device
         if isinstance(prefix, str) or not isinstance(prefix, tuple):
             raise TypeError(
-                f"expected a prefix as a tuple of token numbers 0..{self.symbols - 1}, as rows were no text, got {prefix!r}"
+                f"expected a prefix as a tuple of token numbers 0..{self.symbols - 1}, as rows were no text, got "
+                f"{prefix!r}"
             )
         wrong = [k for k in prefix if not Whole(0, self.symbols - 1).allows(k)]
         if wrong:
@@ -317,8 +321,8 @@ class TokenDensity(Density):
         first, steps, most = int(_bare(length).min()), _longest(length) + more, self._most()
         if most is not None and steps > most:
             raise ValueError(
-                f"expected at most {most} tokens, the context of {type(self).__name__}, got {steps}, of which {more} are "
-                "to be drawn; ask for fewer, or give shorter prompts"
+                f"expected at most {most} tokens, the context of {type(self).__name__}, got {steps}, of which {more} "
+                "are to be drawn; ask for fewer, or give shorter prompts"
             )
         begin, advance = self._ways(cached)
         token = torch.full_like(length, self.symbols)

@@ -89,8 +89,8 @@ class WaveNet(TokenDensity):
     def _count(self, spec: Spec) -> int:
         if len(spec["x"].shape) != 1:
             raise ValueError(
-                f"expected waves of one number at each step for WaveNet, got steps of shape {spec['x'].shape[1:]}; give "
-                "one channel, (length,)"
+                f"expected waves of one number at each step for WaveNet, got steps of shape {spec['x'].shape[1:]}; "
+                "give one channel, (length,)"
             )
         return self.levels
 
