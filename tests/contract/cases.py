@@ -30,6 +30,8 @@ from weft.objectives import (
     NCE,
     RBM,
     REINFORCE,
+    CausalTransformer,
+    CharRNN,
     ClassConditional,
     Classification,
     Dequantized,
@@ -45,6 +47,7 @@ from weft.objectives import (
     NeuralBelief,
     Regression,
     StateSpace,
+    WaveNet,
 )
 from weft.sources import Arrays, Episodes, Mapped, Parquet, Rollouts, Shards, Stream, Unpaired
 from weft.strategies import (
@@ -123,7 +126,21 @@ def series(kind):
     return Arrays(**SERIES, environment=SITE, grouped=kind == "groups", batch_size=30)
 
 
-def rows_of(x, tasks=6, shots=8, **others):
+TEXT = {"x": ((torch.as_tensor(BITS).long().cumsum(1)) % 3) * (torch.arange(5) < LENGTH[:, None]), "x_length": LENGTH}
+WAVES = {"x": torch.as_tensor(np.tanh(X)).cumsum(1).sin() * (torch.arange(5) < LENGTH[:, None]), "x_length": LENGTH}
+
+
+def text(kind):
+    """Rows of two to five tokens."""
+    return Arrays(**TEXT, environment=SITE, grouped=kind == "groups", batch_size=30, classes={"x": 3})
+
+
+def waves(kind):
+    """Waves of two to five steps."""
+    return Arrays(**WAVES, environment=SITE, grouped=kind == "groups", batch_size=30)
+
+
+def rows_of(x, tasks=6, shots=8, classes=None, **others):
     """Episodes of rows of an environment, without labels."""
     fields = {"x": torch.as_tensor(x), **others}
 
@@ -131,7 +148,7 @@ def rows_of(x, tasks=6, shots=8, **others):
         drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"]
         return {name: field[drawn] for name, field in fields.items()}
 
-    return lambda: Episodes(draw, tasks=tasks, shots=shots)
+    return lambda: Episodes(draw, tasks=tasks, shots=shots, classes=classes)
 
 
 def scattered(rows):
@@ -297,6 +314,24 @@ OBJECTIVES = {
         episodes=rows_of(BITS, observed=complete(BITS)),
         strategies=ITSELF,
         gaps=complete,
+    ),
+    "char-rnn": Case(
+        lambda net: CharRNN(width=8, dropout=0.1 * (net == "noisy")),
+        source=text,
+        settings=FAST,
+        episodes=rows_of(tasks=3, shots=4, classes={"x": 3}, **TEXT),
+    ),
+    "causal-transformer": Case(
+        lambda net: CausalTransformer(layers=1, heads=2, width=8, dropout=0.1 * (net == "noisy")),
+        source=text,
+        settings=FAST,
+        episodes=rows_of(tasks=3, shots=4, classes={"x": 3}, **TEXT),
+    ),
+    "wave-net": Case(
+        lambda net: WaveNet(levels=4, width=8, layers=2, dropout=0.1 * (net == "noisy")),
+        source=waves,
+        settings=FAST,
+        episodes=rows_of(tasks=3, shots=4, **WAVES),
     ),
     "histogram": Case(lambda net: Histogram(bins=2, tails=0.1), {"X": X[:, :2]}),
     "kernel-density": Case(lambda net: KernelDensity(bandwidth="scott"), {"X": X}),

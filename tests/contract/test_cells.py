@@ -77,16 +77,17 @@ def test_objectives_of_one_class_are_answered_alike():
 
 def imagined():
     """Stand-ins for objectives that there may be one day: their traits in all combinations."""
-    flags = itertools.product([(), ("a", "b")], *5 * [[True, False]])
+    flags = itertools.product([(), ("a", "b")], *6 * [[True, False]])
     laws = [frozenset(), frozenset({"categorical"}), frozenset({"normal", "poisson"})]
     provides = [frozenset(), frozenset({"logits", "distribution"}), frozenset(PROVIDED)]
     fields = [("x",), ("x", "y"), ("x", "label_y"), ("x", "y", "environment"), ("x", "reward"), ("seen", "reward")]
     offers = [(), ("predict",), ("sample",), ("predict", "sample"), ("label_predict", "predict")]
     for given in itertools.product(flags, zip(provides, laws, strict=True), fields, offers):
-        (players, decomposable, likelihood, on_policy, solved, adapts), (provided, named), read, offered = given
+        (players, decomposable, smooth, likelihood, on_policy, solved, adapts), (provided, named), read, offered = given
         yield SimpleNamespace(
             players=players,
             decomposable=decomposable,
+            smooth=smooth,
             likelihood=likelihood,
             on_policy=on_policy,
             solved=solved,

@@ -131,6 +131,7 @@ class Capability:
         kind: of a number one of `DENSITY`, of a draw one of `DRAWN`, "" where neither is to be said.
         asks: `rows`, a `number` of them to draw, or a `function` of rows whose mean is asked for.
         rows: arguments with a value for each row, beside those that the objective's fields name.
+        texts: options that are a text, or a tuple of tokens, as rows are: a Learner gives them as tokens.
         gives: `x` for rows such as those that were learned from, which a Learner puts back into columns and units, or
             into text; `density` for a log-density of them, which it puts into their units; "" for anything else; None
             where it is not said and the name does not tell.
@@ -143,6 +144,7 @@ class Capability:
     asks: str = "rows"
     rows: tuple[str, ...] = ()
     gives: str | None = ""
+    texts: tuple[str, ...] = ()
 
     def draws(self, name: str) -> bool:
         """Whether the answer is a draw, another one at each call; else what it draws is a function of the row."""
@@ -162,13 +164,14 @@ def capability(
     asks: str = "",
     rows: tuple[str, ...] = (),
     gives: str | None = None,
+    texts: tuple[str, ...] = (),
 ) -> Callable[[Method], Method]:
     """Marks a method of an objective as something that the Learner offers under the same name.
 
     An override in a subclass inherits the mark, and one by None takes it away.
 
     Args:
-        merge, finish, kind, rows: see `Capability`.
+        merge, finish, kind, rows, texts: see `Capability`.
         asks: `rows`, `number` or `function`; by default a number where the replicas share the answer out, and a
             function where it is called `expectation`.
         gives: see `Capability`. By default `x` for a `sample` of a number of rows, `impute` and `inverse_transform`,
@@ -190,7 +193,8 @@ def capability(
         asked = asks or ("number" if merge == "share" else plain)
         reads = method.__name__ != "inverse_transform"  # which is asked about representations
         told = _gives(method, asked) if gives is None else gives
-        method.capability = Capability(merge, finish, reads, kind, asked, rows, told)  # type: ignore[attr-defined]
+        made = Capability(merge, finish, reads, kind, asked, rows, told, texts)
+        method.capability = made  # type: ignore[attr-defined]
         return method
 
     return mark
@@ -260,6 +264,8 @@ class Objective(Configured, nn.Module):
         decomposable: whether an example's loss depends on that example alone, given the net's outputs. Coupled losses
             (contrastive) say False, and single-example gradients are refused; a net that mixes the rows (batch
             normalization) is found out by itself.
+        smooth: whether the losses have a gradient in `x`, so that inputs can be moved by it; tokens, and what is
+            quantized, have none.
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
@@ -279,6 +285,7 @@ class Objective(Configured, nn.Module):
             `index` is given by nobody: it is each row's number in the training data.
         kinds: what such a field holds, by name: one of `KINDS`, `classes` being labels in any shape; `values` where
             it says nothing. `y` is what `targets` says, unless it is named here: `classes` for a mask of labels.
+        vocabulary: how text becomes tokens, where fields hold those: `characters`, or `byte-pairs(size=512)`.
         columns: how a table is read: as `features` (numbers standardized, one entry for each category, one that says
             what is missing) or as `values` (one entry for each column, for what models `x` itself).
         gaps: whether values may be missing in `x`: they are 0 there, and `observed`, of its shape, is False.
@@ -293,6 +300,7 @@ class Objective(Configured, nn.Module):
 
     players: ClassVar[tuple[str, ...]] = ()
     decomposable: bool = True
+    smooth: bool = True
     likelihood: bool = False
     on_policy: bool = False
     solved: bool = False
@@ -303,6 +311,7 @@ class Objective(Configured, nn.Module):
     laws: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ("x", "y")
     kinds: Mapping[str, str] = MappingProxyType({})
+    vocabulary: str = "characters"
     columns: str = "features"
     gaps: bool = False
     progress: tuple[str, str] = ("loss", "min")

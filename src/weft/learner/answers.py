@@ -25,6 +25,7 @@ from weft.core.objective import DENSITY, Capability, Objective
 from weft.core.source import Batch
 from weft.core.strategy import Strategy
 from weft.core.trees import Params
+from weft.core.vocabulary import Vocabulary
 from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
 from weft.learner.asking import Question, Score
@@ -132,7 +133,7 @@ class Answers(BaseEstimator):
     environments_: NDArray[Any]
     labels_: dict[str, NDArray[Any]]
     recipe_: Recipe
-    vocabulary_: dict[str, list[str]]
+    vocabulary_: dict[str, Vocabulary]
     history_: History
     seeds_: list[int]
     predict_proba: Question

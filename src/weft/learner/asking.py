@@ -26,6 +26,7 @@ from weft.core.configured import closest
 from weft.core.objective import TARGETS, Capability
 from weft.core.random import fold, key_of, row_hash
 from weft.core.trees import Params
+from weft.core.vocabulary import encoded
 from weft.engine.asking import call, call_all, together
 from weft.engine.memory import rows_at_a_time
 from weft.engine.progress import pieces
@@ -226,12 +227,24 @@ class Question:
                     f"capability(rows=({name!r},))"
                 )
             else:
-                options[name] = value
+                options[name] = self._text(name, value) if name in mark.texts else value
         for p in known:
             if p.name in names and p.default is p.empty and p.name not in {*named, *fields}:
                 each = ", with a value for each row" if p.name in by_row else ""
                 raise TypeError(f"expected {p.name!r} to be given to {self.name!r}{each}, got none")
         return fields, options
+
+    def _text(self, name: str, given: Any) -> Any:
+        """An option that is text, as a tuple of tokens; what is none stays."""
+        vocabulary = getattr(self.learner, "vocabulary_", {}).get("x")
+        if not isinstance(given, str) or vocabulary is None:
+            return given
+        if isinstance(vocabulary, list) and (strange := sorted(set(given) - set(vocabulary))):
+            raise ValueError(
+                f"expected characters in {name} that training has seen ({''.join(vocabulary)!r}), got also "
+                f"{''.join(strange)!r}"
+            )
+        return tuple(encoded(vocabulary, given))
 
     def _field(self, name: str, given: Any, rows: int) -> Params:
         """A field as training reads it, with what comes along."""

@@ -128,10 +128,12 @@ class Columns:
         return Columns(X, y, environment, weight, fields, take(self.held, rows))
 
     def classes(self, objective: Objective) -> dict[str, Any]:
-        """The labels of every field that holds classes, and of one that holds tokens the characters or their number."""
+        """The labels of every field that holds classes, and of one that holds tokens the vocabulary or their number."""
         held = {name: value for name, value in {"x": self.X, "y": self.y, **self.fields}.items() if value is not None}
         labels = {n: np.unique(as_array(v)) for n, v in held.items() if objective.holds(n) == "classes"}
-        return labels | {n: characters(v) for n, v in held.items() if objective.holds(n) == "tokens"}
+        return labels | {
+            n: characters(v, objective.vocabulary) for n, v in held.items() if objective.holds(n) == "tokens"
+        }
 
 
 def names_of_rows(given: object, rows: int, what: str) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.objective import RAGGED
+from weft.core.vocabulary import Vocabulary, decoded, encoded, learned, size_of
 from weft.sources.arrays import as_array
 
 __all__ = ["Typed", "characters", "decoded_tokens", "is_ragged", "read_typed", "rows_in", "unequal"]
@@ -32,13 +33,13 @@ class Typed:
         values: a row each, padded.
         length: how long each row is; None where they have no length.
         classes: how many tokens there are.
-        vocabulary: the character of each token, where they were text.
+        vocabulary: what text becomes tokens by, where it was text.
     """
 
     values: Tensor
     length: Tensor | None = None
     classes: int | None = None
-    vocabulary: list[str] | None = None
+    vocabulary: Vocabulary | None = None
 
     def fields(self, name: str) -> dict[str, Tensor]:
         """The tensors by name."""
@@ -84,11 +85,11 @@ def _listed(values: Any) -> list[Any] | NDArray[Any]:
     return list(array) if array.dtype.kind in "OUT" else array
 
 
-def characters(values: Any) -> list[str] | int:
-    """Every character of a field of text, in order; of token numbers, how many there are."""
+def characters(values: Any, spelling: str = "characters") -> Vocabulary | int:
+    """The vocabulary of a field of text, every character in order; of token numbers, how many there are."""
     rows = _listed(values)
     if isinstance(rows, list) and rows and all(isinstance(row, str) for row in rows):
-        return sorted(set().union(*rows))
+        return learned(spelling, rows)
     return 1 + max((int(np.max(as_array(row))) for row in rows if np.size(as_array(row))), default=0)
 
 
@@ -100,7 +101,8 @@ def read_typed(
     *,
     width: int = 1,
     classes: int | None = None,
-    vocabulary: list[str] | None = None,
+    vocabulary: Vocabulary | None = None,
+    spelling: str = "characters",
     gaps: bool = False,
 ) -> Typed:
     """A field of one of the kinds tokens, sequences, boxes and images.
@@ -112,6 +114,7 @@ def read_typed(
         dtype: of numbers.
         width: the least length to pad to.
         classes, vocabulary: what tokens there are, where that is known already.
+        spelling: how a vocabulary is to be learned, where it is not.
         gaps: whether numbers may be NaN.
     """
     if kind == "images":
@@ -120,7 +123,7 @@ def read_typed(
     if not len(rows):
         raise ValueError(f"expected at least one row in {name}, got none")
     if kind == "tokens":
-        return _tokens(name, rows, width, classes, vocabulary)
+        return _tokens(name, rows, width, classes, vocabulary, spelling)
     if isinstance(rows, np.ndarray) and rows.ndim in (2, 3) and kind == "sequences":  # of one length, read at once
         whole = _finite(name, np.asarray(rows, dtype=np.float64), gaps)
         return Typed(*_filled(whole, width, dtype))
@@ -176,7 +179,12 @@ def _padded(arrays: list[NDArray[Any]], width: int, dtype: torch.dtype) -> tuple
 
 
 def _tokens(
-    name: str, rows: list[Any] | NDArray[Any], width: int, classes: int | None, vocabulary: list[str] | None
+    name: str,
+    rows: list[Any] | NDArray[Any],
+    width: int,
+    classes: int | None,
+    vocabulary: Vocabulary | None,
+    spelling: str,
 ) -> Typed:
     text = [isinstance(row, str) for row in rows]
     if any(text) and not all(text):
@@ -185,20 +193,11 @@ def _tokens(
         began, got = ("text", "numbers") if vocabulary is not None else ("token numbers", "text")
         raise ValueError(f"expected {began} in {name}, as training began with, got {got}")
     if all(text):
-        known = sorted(set().union(*rows)) if vocabulary is None else vocabulary
-        numbers = {character: k for k, character in enumerate(known)}
-        strange = sorted({character for row in rows for character in row if character not in numbers})
-        if strange:
-            first = next(i for i, row in enumerate(rows) if strange[0] in row)
-            raise ValueError(
-                f"expected characters in {name} that training has seen ({''.join(known)!r}), got also "
-                f"{''.join(strange)!r}, first in row {first}; name all of them at the first partial_fit(..., "
-                f"classes={{{name!r}: ...}}), or fit anew"
-            )
-        if not known:
-            raise ValueError(f"expected some character in {name}, got empty rows only")
-        arrays = [np.array([numbers[character] for character in row], dtype=np.int64) for row in rows]
-        return Typed(*_padded(arrays, width, torch.int64), len(known), known)
+        known = learned(spelling, [str(row) for row in rows]) if vocabulary is None else vocabulary
+        if isinstance(known, list):
+            _refuse_strange(name, rows, known)
+        arrays = [np.array(encoded(known, str(row)), dtype=np.int64) for row in rows]
+        return Typed(*_padded(arrays, width, torch.int64), size_of(known), known)
     arrays = []
     for i, row in enumerate(rows):
         array = as_array(row)
@@ -219,6 +218,20 @@ def _tokens(
             f"many there are at the first partial_fit(..., classes={{{name!r}: ...}}), or fit anew"
         )
     return Typed(*_padded(arrays, width, torch.int64), most)
+
+
+def _refuse_strange(name: str, rows: list[Any] | NDArray[Any], known: list[str]) -> None:
+    """Raises for characters that there is no token for."""
+    strange = sorted(set().union(*rows) - set(known))
+    if strange:
+        first = next(i for i, row in enumerate(rows) if strange[0] in row)
+        raise ValueError(
+            f"expected characters in {name} that training has seen ({''.join(known)!r}), got also "
+            f"{''.join(strange)!r}, first in row {first}; name all of them at the first partial_fit(..., "
+            f"classes={{{name!r}: ...}}), or fit anew"
+        )
+    if not known:
+        raise ValueError(f"expected some character in {name}, got empty rows only")
 
 
 def _images(name: str, values: Any, dtype: torch.dtype) -> Tensor:
@@ -265,13 +278,13 @@ def _images(name: str, values: Any, dtype: torch.dtype) -> Tensor:
     return images.to(dtype).contiguous()
 
 
-def decoded_tokens(answer: Any, name: str, vocabulary: list[str] | None) -> Any:
+def decoded_tokens(answer: Any, name: str, vocabulary: Vocabulary | None) -> Any:
     """Rows of tokens as text, or as arrays of their own lengths.
 
     Args:
         answer: (n, length); a list with an entry for each row; or those and their lengths, by name.
         name: the field's, `x`.
-        vocabulary: the character of each token; None where they never were text.
+        vocabulary: what they become text by; None where they never were text.
     """
     if isinstance(answer, dict):
         if answer.keys() != {name, f"{name}_length"}:
@@ -281,13 +294,14 @@ def decoded_tokens(answer: Any, name: str, vocabulary: list[str] | None) -> Any:
         return answer
     if isinstance(answer, np.ndarray) and answer.ndim != 2:
         raise ValueError(f"expected rows of tokens, (n, length), as the answer, got shape {answer.shape}")
-    wrong = [int(k) for row in answer for k in row if not 0 <= int(k) < len(vocabulary)]
+    most = size_of(vocabulary)
+    wrong = [int(k) for row in answer for k in row if not 0 <= int(k) < most]
     if wrong:
         raise ValueError(
-            f"expected tokens 0..{len(vocabulary) - 1} as the answer, got {wrong[0]}; cut rows before what ends them: "
+            f"expected tokens 0..{most - 1} as the answer, got {wrong[0]}; cut rows before what ends them: "
             f"give a list of rows, or {{{name!r}: ..., '{name}_length': ...}}"
         )
-    return ["".join(vocabulary[int(k)] for k in row) for row in answer]
+    return [decoded(vocabulary, row) for row in answer]
 
 
 def refuse_other_shape(kind: str, name: str, values: Tensor, known: tuple[int, ...]) -> None:

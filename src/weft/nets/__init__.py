@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.nets.attention import Transformer
     from weft.nets.make import make_net
     from weft.nets.mlp import MLP, Linear
+    from weft.nets.recurrent import Recurrent
+    from weft.nets.wavenet import DilatedConvolutions
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

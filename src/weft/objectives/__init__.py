@@ -8,6 +8,8 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.objectives.control.reinforce import REINFORCE
+    from weft.objectives.densities.causal_transformer import CausalTransformer
+    from weft.objectives.densities.char_rnn import CharRNN
     from weft.objectives.densities.class_conditional import ClassConditional
     from weft.objectives.densities.dequantized import Dequantized
     from weft.objectives.densities.fvbn import FVBN
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from weft.objectives.densities.neural_belief import NeuralBelief
     from weft.objectives.densities.rbm import RBM
     from weft.objectives.densities.state_space import StateSpace
+    from weft.objectives.densities.wavenet import WaveNet
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
     from weft.objectives.supervised.heads import Heads
