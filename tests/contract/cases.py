@@ -49,7 +49,7 @@ from weft.objectives import (
     StateSpace,
     WaveNet,
 )
-from weft.sources import Arrays, Episodes, Mapped, Parquet, Rollouts, Shards, Stream, Unpaired
+from weft.sources import Arrays, Episodes, Mapped, Parquet, Rollouts, Shards, Stream, Unpaired, Windows
 from weft.strategies import (
     AGEM,
     CORAL,
@@ -420,6 +420,8 @@ SOURCES = {
     "stream": lambda: Stream(TensorDataset(torch.as_tensor(X), torch.as_tensor(LABEL)), batch_size=25, classes=2),
     "parquet": lambda: Parquet(parquet_file(), {"x": ["x0", "x1"], "y": "label"}, batch_size=25, buffer=40, classes=2),
     "shards": lambda: Shards(shard(), {"x": "npy", "y": "cls"}, batch_size=25, buffer=40, classes=2),
+    "windows": lambda: Windows("to be or not to be", context=5, batch_size=3),
+    "windows, held out": lambda: Windows(torch.arange(60) % 7, context=5, batch_size=3, holdout=0.2),
     "episodes": lambda: Episodes(sinusoids, tasks=3, shots=4, queries=5),
     "episodes, arrays": lambda: Episodes((X, LABEL, SITE), tasks=3, shots=4, classes=2),
 }

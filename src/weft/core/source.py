@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,6 +91,7 @@ class Source:
             kept: then no checkpoint holds it, and after a resume it is as `init` gives it.
         stacks: whether `batches` itself serves a state of several replicas.
         acts: whether the rows are drawn by the actions of the objective that learns from them.
+        vocabulary: by field, what text became tokens by (`weft.core.vocabulary`), where it was text.
     """
 
     spec: Spec
@@ -100,6 +102,7 @@ class Source:
     resumes: str = "exact"
     stacks: bool = False
     acts: bool = False
+    vocabulary: Mapping[str, Any] = MappingProxyType({})
 
     def init(self, state: State) -> SourceState:
         """What the source keeps between batches: a tree (dictionaries) of tensors, kept in `state.source`.

@@ -26,14 +26,13 @@ from weft.core.configured import closest
 from weft.core.objective import TARGETS, Capability
 from weft.core.random import fold, key_of, row_hash
 from weft.core.trees import Params
-from weft.core.vocabulary import encoded
 from weft.engine.asking import call, call_all, together
 from weft.engine.memory import rows_at_a_time
 from weft.engine.progress import pieces
 from weft.learner.columns import as_tensor, numbered_environments
 from weft.learner.decoding import decoded
 from weft.learner.questions import Expectation, values_of
-from weft.learner.ragged import is_ragged, rows_in, unequal
+from weft.learner.ragged import as_tokens, is_ragged, rows_in, unequal
 from weft.learner.reading import Reader, as_array
 from weft.learner.settings import DTYPES, as_seed
 from weft.learner.training import Run
@@ -227,24 +226,12 @@ class Question:
                     f"capability(rows=({name!r},))"
                 )
             else:
-                options[name] = self._text(name, value) if name in mark.texts else value
+                options[name] = as_tokens(name, value, self.learner) if name in mark.texts else value
         for p in known:
             if p.name in names and p.default is p.empty and p.name not in {*named, *fields}:
                 each = ", with a value for each row" if p.name in by_row else ""
                 raise TypeError(f"expected {p.name!r} to be given to {self.name!r}{each}, got none")
         return fields, options
-
-    def _text(self, name: str, given: Any) -> Any:
-        """An option that is text, as a tuple of tokens; what is none stays."""
-        vocabulary = getattr(self.learner, "vocabulary_", {}).get("x")
-        if not isinstance(given, str) or vocabulary is None:
-            return given
-        if isinstance(vocabulary, list) and (strange := sorted(set(given) - set(vocabulary))):
-            raise ValueError(
-                f"expected characters in {name} that training has seen ({''.join(vocabulary)!r}), got also "
-                f"{''.join(strange)!r}"
-            )
-        return tuple(encoded(vocabulary, given))
 
     def _field(self, name: str, given: Any, rows: int) -> Params:
         """A field as training reads it, with what comes along."""

@@ -101,8 +101,7 @@ class Learner(Taking, Answers):
         environments_: the environments' names by number, where the objective reads them.
         labels_: the labels by number of each further field that holds classes.
         recipe_: how the columns of a table became numbers, where X was one that is more than numbers.
-        vocabulary_: of each field that holds text, the characters by number, or byte pairs as the tokenizers library
-            keeps them.
+        vocabulary_: of each field that holds text, its characters by number, or its byte pairs.
         n_steps_: updates made.
         training_: the runs themselves, with what distinguishes each replica (see `weft.learner.training.Training`).
 

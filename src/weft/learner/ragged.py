@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,17 @@ from weft.core.objective import RAGGED
 from weft.core.vocabulary import Vocabulary, decoded, encoded, learned, size_of
 from weft.sources.arrays import as_array
 
-__all__ = ["Typed", "characters", "decoded_tokens", "is_ragged", "read_typed", "rows_in", "unequal"]
+__all__ = [
+    "Typed",
+    "as_tokens",
+    "characters",
+    "decoded_tokens",
+    "is_ragged",
+    "named_tokens",
+    "read_typed",
+    "rows_in",
+    "unequal",
+]
 
 _CHANNELS = (1, 3, 4)
 
@@ -91,6 +102,31 @@ def characters(values: Any, spelling: str = "characters") -> Vocabulary | int:
     if isinstance(rows, list) and rows and all(isinstance(row, str) for row in rows):
         return learned(spelling, rows)
     return 1 + max((int(np.max(as_array(row))) for row in rows if np.size(as_array(row))), default=0)
+
+
+def named_tokens(name: str, classes: Any, spelling: str) -> tuple[int | None, Vocabulary | None]:
+    """How many tokens a field has, and its vocabulary, where they are named before it is read."""
+    if isinstance(classes, Integral | None):
+        return None if classes is None else int(classes), None
+    if isinstance(classes, dict):  # byte pairs, learned from all tasks
+        return size_of(classes), classes
+    if spelling != "characters":
+        raise ValueError(
+            f"expected no characters of {name} to be named where the vocabulary is {spelling!r}, which has every byte, "
+            "got some; leave them out"
+        )
+    every = sorted(set(classes))
+    return len(every), every
+
+
+def as_tokens(name: str, given: Any, learner: Any) -> Any:
+    """An option that is text as a tuple of tokens, where rows are text; what is none stays."""
+    vocabulary = getattr(learner, "vocabulary_", {}).get("x")
+    if not isinstance(given, str) or vocabulary is None:
+        return given
+    if isinstance(vocabulary, list):
+        _refuse_strange(name, [given], vocabulary)
+    return tuple(encoded(vocabulary, given))
 
 
 def read_typed(

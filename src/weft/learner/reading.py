@@ -24,10 +24,9 @@ from weft.core.configured import closest
 from weft.core.objective import RAGGED, TARGETS, Objective
 from weft.core.random import key_of, keyed
 from weft.core.source import Field, Spec
-from weft.core.vocabulary import size_of
 from weft.engine.build import build
 from weft.learner.columns import Columns, as_tensor, mend, names_of_rows, refuse_targets, take, unpack, wanted
-from weft.learner.ragged import is_ragged, read_typed, refuse_other_shape, rows_in, unequal
+from weft.learner.ragged import is_ragged, named_tokens, read_typed, refuse_other_shape, rows_in, unequal
 from weft.learner.tabular import encoded, is_table
 from weft.learner.weighing import weights
 from weft.sources.arrays import Arrays, as_array
@@ -185,18 +184,7 @@ class Reader:
         if kind in TARGETS:
             return {name: self.labels(values, classes, name) if kind == "classes" else self.targets(values, name)}
         known, learner = None if self.spec is None else self.spec.get(name), self.learner
-        if isinstance(classes, Integral | None):
-            count, characters_ = None if classes is None else int(classes), None
-        elif isinstance(classes, dict):  # byte pairs, learned from all tasks
-            count, characters_ = size_of(classes), classes
-        elif self.objective.vocabulary != "characters":
-            raise ValueError(
-                f"expected no characters of {name} to be named where the vocabulary is {self.objective.vocabulary!r}, "
-                "which has every byte, got some; leave them out"
-            )
-        else:
-            characters_ = sorted(set(classes))
-            count = len(characters_)
+        count, characters_ = named_tokens(name, classes, self.objective.vocabulary)
         if known is not None:
             before = known.classes, getattr(learner, "vocabulary_", {}).get(name)
             if classes is not None and (count, characters_) != before:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from weft.core.objective import Objective
 from weft.core.source import Source
 from weft.learner.columns import Columns
 from weft.learner.reading import COLUMNS, Reader, unpack
@@ -103,6 +104,17 @@ def _refuse_validation(held: Source, source: Source, fields: tuple[str, ...]) ->
             )
 
 
+def _refuse_vocabulary(objective: Objective, source: Source) -> None:
+    """Raises where text became tokens otherwise than the objective says."""
+    for name, known in source.vocabulary.items():
+        said, got = objective.vocabulary, "characters" if isinstance(known, list) else "byte-pairs"
+        if not said.startswith(got):
+            raise ValueError(
+                f"expected {name} as {said}, which {type(objective).__name__} says, got {type(source).__name__} with "
+                f"{got}; give both one vocabulary"
+            )
+
+
 def _warn_of_absent(source: Arrays) -> None:
     """An environment with fewer rows than a pass has steps is not in every batch."""
     sizes, steps = source.group_sizes.tolist(), source.epoch or 1
@@ -178,6 +190,9 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
     if reader.spec is None:
         for kept in ("labels_", "vocabulary_", "recipe_"):
             reader.learner.__dict__.pop(kept, None)
+        _refuse_vocabulary(objective, source)
+        if source.vocabulary:
+            reader.learner.vocabulary_ = dict(source.vocabulary)
         if rows.shape:
             reader.learner.n_features_in_ = rows.shape[0]
         if objective.targets == "classes" and declared is not None:

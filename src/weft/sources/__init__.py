@@ -15,5 +15,6 @@ if TYPE_CHECKING:
     from weft.sources.shards import Shards
     from weft.sources.stream import Stream
     from weft.sources.unpaired import Unpaired
+    from weft.sources.windows import Windows
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

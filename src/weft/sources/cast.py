@@ -32,7 +32,7 @@ class Cast(Source):
     def __init__(self, source: Source, dtype: torch.dtype) -> None:
         self.source, self.dtype = source, dtype
         self.grouped, self.episodic = source.grouped, source.episodic
-        self.epoch, self.size = source.epoch, source.size
+        self.epoch, self.size, self.vocabulary = source.epoch, source.size, source.vocabulary
         self.resumes, self.stacks, self.acts = source.resumes, source.stacks, source.acts
         self.spec = {
             name: replace(field, dtype=dtype) if field.dtype.is_floating_point else field

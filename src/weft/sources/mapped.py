@@ -78,7 +78,7 @@ class Mapped(Source):
         check(Mapped, locals())
         self.source, self.function = source, function
         self.grouped, self.episodic = source.grouped, source.episodic
-        self.epoch, self.size = source.epoch, source.size
+        self.epoch, self.size, self.vocabulary = source.epoch, source.size, source.vocabulary
         self.resumes, self.stacks, self.acts = source.resumes, source.stacks, source.acts
         self.spec, self.changes = source.spec if spec is None else spec, spec is not None
         self.field = next(iter(source.spec))
