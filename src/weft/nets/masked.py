@@ -79,7 +79,7 @@ class MaskedMLP(nn.Module):
     Since the hidden degrees do not depend on the order, any order can be asked for, one for each row too.
 
     Args:
-        inputs, outputs: the entry that each belongs to, -1 for an input of none.
+        inputs, outputs: the entry that each belongs to, -1 for an input of none; outputs in the order of the entries.
         order: the entries in the order that the net has of itself; None for that in which they stand.
         hidden: widths of the hidden layers.
         sets: how many assignments of hidden degrees there are. The first spreads them evenly; those of others are
@@ -114,6 +114,8 @@ class MaskedMLP(nn.Module):
         activation: str = "relu",
     ) -> None:
         super().__init__()
+        if list(outputs) != sorted(outputs):
+            raise ValueError(f"expected outputs in the order of their entries, got {list(outputs)!r}; sort them")
         entries = max(outputs) + 1
         low = 0 if entries == 1 else 1
         self.activation = ACTIVATIONS[activation]()
@@ -123,6 +125,7 @@ class MaskedMLP(nn.Module):
         sets_of_degrees = [_degrees(hidden, low, entries - 1, k) for k in range(sets)]
         self._by_degree = [[_by_degree(own, entries) for own in degrees] for degrees in sets_of_degrees]
         self._widths = tuple(hidden)
+        self._sizes = [list(outputs).count(entry) for entry in range(entries)]
         for layer in range(len(hidden)):
             every = torch.tensor([degrees[layer] for degrees in sets_of_degrees], dtype=torch.int64)
             self.register_buffer(f"degrees{layer}", every)
@@ -175,8 +178,10 @@ class MaskedMLP(nn.Module):
             if below is not None:
                 weight = weight[:, below]
             if layer == len(self._widths):
-                kept.weight, kept.bias = weight, bias
-                kept.given = self.direct(x[:, self._free]) if self._free else None
+                own_of = weight.split(self._sizes), bias.split(self._sizes)  # type: ignore[operator]
+                kept.outputs = list(zip(*own_of, strict=True))
+                if self._free:
+                    kept.given = list(self.direct(x[:, self._free]).split(self._sizes, 1))
                 break
             below, counts = self._by_degree[which][layer]
             hidden = weight.new_zeros(()) + x.new_zeros(len(x), len(bias))  # one for each replica, if there are some
@@ -185,8 +190,8 @@ class MaskedMLP(nn.Module):
             kept.units.append([found if len(found[1]) else None for found in zip(*parts, strict=True)])
         return kept
 
-    def advance(self, known: int, x: Tensor, kept: Walk, outputs: slice) -> Tensor:
-        """Some outputs, once so many entries are known, of an entry that is next in the order.
+    def advance(self, known: int, x: Tensor, kept: Walk, entry: int) -> Tensor:
+        """The outputs of the entry that is next in the order, once so many are known.
 
         Only the hidden units whose last entry has just become known are computed: over all entries it is the work of
         one pass, and not of one for each.
@@ -195,7 +200,7 @@ class MaskedMLP(nn.Module):
             known: how many entries are.
             x: inputs, with anything in place of what is not known.
             kept: what `begin` gave; it is filled in.
-            outputs: those of the entry.
+            entry: the next.
         """
         below = x
         for hidden, units in zip(kept.hidden, kept.units, strict=True):
@@ -203,8 +208,8 @@ class MaskedMLP(nn.Module):
                 weight, bias, place = new
                 place.copy_(self.activation(F.linear(below, weight, bias)))
             below = hidden
-        answer = F.linear(below, kept.weight[outputs], kept.bias[outputs])
-        return answer if kept.given is None else answer + kept.given[:, outputs]
+        answer = F.linear(below, *kept.outputs[entry])
+        return answer + kept.given[entry] if kept.given else answer
 
 
 class Walk:
@@ -213,17 +218,15 @@ class Walk:
     Attributes:
         hidden: of each layer, its units sorted by degree, `(n, width)`.
         units: of each layer and degree, the weights and biases of its units and their place in `hidden`; None for none.
-        weight, bias: those of the outputs.
-        given: what inputs of no entry add to the outputs, `(n, outputs)`; None where there are none.
+        outputs: of each entry, the weights and biases of its outputs.
+        given: of each entry, what inputs of no entry add to its outputs, `(n, outputs)`; empty where there are none.
     """
-
-    weight: Tensor
-    bias: Tensor
-    given: Tensor | None
 
     def __init__(self) -> None:
         self.hidden: list[Tensor] = []
         self.units: list[list[tuple[Tensor, Tensor, Tensor] | None]] = []
+        self.outputs: list[tuple[Tensor, Tensor]] = []
+        self.given: list[Tensor] = []
 
 
 def ranks_of(order: Sequence[int]) -> Tensor:

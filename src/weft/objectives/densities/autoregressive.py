@@ -306,7 +306,7 @@ class Autoregressive(Density):
     ) -> Tensor:
         """The same by one member."""
         batched = next(self.parameters()).new_zeros(())  # where replicas draw at once, so that what is written into is
-        x, inputs = x + batched, self.read(x, y) + batched
+        inputs, columns = self.read(x, y) + batched, [x[:, 0]] * len(self.entries)
         kept = self.begin(inputs, member) if cached else None
         for known in turns("entry", len(self.entries), ahead=True):
             j = self.sequences[member][known]
@@ -318,9 +318,9 @@ class Autoregressive(Density):
             drawn = law.draw(theta if temperature == 1 else law.tempered(theta, temperature), "x")
             if observed is not None:
                 drawn = torch.where(observed[:, j], x[:, j], drawn)
-            x[:, j] = drawn
+            columns[j] = drawn
             inputs[:, self.spans[j]] = law.read(drawn)
-        return x
+        return torch.stack(columns, 1)
 
 
 def random_order(entries: int, number: int) -> list[int]:

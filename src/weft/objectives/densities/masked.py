@@ -35,4 +35,4 @@ class Masked(Autoregressive):
         return self.net.begin(inputs, self.masks_of(member), self.assignment(member))
 
     def advance(self, known: int, inputs: Tensor, kept: Walk, member: int = 0) -> Tensor:
-        return self.net.advance(known, inputs, kept, self.entries.places[self.sequences[member][known]])
+        return self.net.advance(known, inputs, kept, self.sequences[member][known])

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.core.configured import Range
 from weft.core.legal import Whole
 from weft.objectives.densities.autoregressive import Autoregressive
 
@@ -40,6 +41,7 @@ class NADE(Autoregressive):
         True
     """
 
+    space = {"hidden": Range(16, 1024, log=True, whole=True)}
     legal = {"hidden": Whole(1)}
     along: Tensor
     before: Tensor
