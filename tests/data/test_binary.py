@@ -105,7 +105,7 @@ def test_what_is_no_intensity_is_refused(wrong):
 
 def test_of_a_source_that_holds_no_rows_every_batch_is_looked_at():
     class Two(Source):
-        spec = {"x": Field((2,), torch.float32)}  # noqa: RUF012
+        spec = {"x": Field((2,), torch.float32)}
 
         def batches(self, state):
             for value in (0.5, 2.0):
