@@ -36,7 +36,11 @@ def shuffled(number: int) -> list[int]:
 
 ORDERS = {"left to right": list(range(SIDE * SIDE)), "spiral": spiral(PIXELS), "random": shuffled(0)}
 AGNOSTIC = "any order"
-GAPS = {"upper half": PIXELS[:4].ravel(), "left half": PIXELS[:, :4].ravel(), "32 at random": np.array(shuffled(1)[:32])}
+GAPS = {
+    "upper half": PIXELS[:4].ravel(),
+    "left half": PIXELS[:, :4].ravel(),
+    "32 at random": np.array(shuffled(1)[:32]),
+}
 
 
 def images() -> tuple[Any, Any]:
@@ -156,7 +160,9 @@ class OrderMatters(Claim):
             colours = [BLUE, GREEN, ORANGE, "0.45"]
             for i, ((name, table), colour) in enumerate(zip(found.items(), colours, strict=True)):
                 ax.bar(np.arange(3) + 0.2 * (i - 1.5), table.mean(0), 0.18, color=colour, label=name)
-            ax.set(ylabel="nats for an image", xlabel="asked", ylim=(0, 1.1 * max(t.mean(0).max() for t in found.values())))
+            ax.set(
+                ylabel="nats for an image", xlabel="asked", ylim=(0, 1.1 * max(t.mean(0).max() for t in found.values()))
+            )
             ax.set_xticks(range(3), list(ORDERS))
             ax.legend(title="trained", ncols=4, loc="upper center", fontsize=8)
 
