@@ -131,3 +131,53 @@ def test_permutation_is_uniform():
     _, counts = code.unique(return_counts=True)
     assert len(counts) == 6
     assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("block", [2**20, 7])
+def test_what_a_loop_draws_ahead_is_what_its_turns_draw(dtype, block, monkeypatch):
+    """Bit for bit, of several draws in a turn, shared ones too, at any size of the block, inside another place."""
+    monkeypatch.setattr(random, "_AHEAD", block)
+
+    def drawn(ahead):
+        found = []
+        with keyed(key_of(3), torch.tensor([5, 2, 9])), place("outer", 1):
+            for t in turns("loop", 5, ahead=ahead):
+                found.append(random.uniform((3,), place="u", dtype=dtype))
+                found.append(random.normal((3, 2), place="z", dtype=dtype).mul_(t + 1))
+                found.append(random.normal((4,), place="all", shared=True, dtype=dtype))
+                found.append(random.categorical(torch.zeros(3, 4, dtype=dtype), place="c"))
+                with place("inner"):
+                    found.append(random.uniform((3,), place="u", dtype=dtype))
+                if t == 2:  # a draw that other turns do not have
+                    found.append(random.uniform((3, 3), place="once", dtype=dtype))
+        return found
+
+    for one, other in zip(drawn(True), drawn(False), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_turns_that_draw_ahead_draw_once_for_each_replica_and_again_where_that_is_meant():
+    def last(key):
+        with keyed(key, torch.arange(4)):
+            return [random.normal((4,), place="z") for _ in turns("loop", 3, ahead=True)][-1]
+
+    keys = key_of(torch.arange(2))
+    both = torch.func.vmap(last)(keys)
+    for k in range(2):
+        assert torch.equal(both[k], last(keys[k]))
+    with keyed(key_of(0), torch.arange(3)):
+        for _ in turns("loop", 2, ahead=True):
+            random.normal((3,), place="z")
+            with pytest.raises(ValueError, match="second draw at 'z'"):
+                random.normal((3,), place="z")
+    with keyed(key_of(0), torch.arange(3), again=True):
+        for _ in turns("loop", 2, ahead=True):
+            first = random.normal((3,), place="z").clone()
+            random.normal((3,), place="z").mul_(2)
+            assert torch.equal(first, random.normal((3,), place="z"))
+    with keyed(key_of(0), torch.arange(3)):  # another key in force within the loop has its own
+        for _ in turns("loop", 2, ahead=True):
+            one = random.normal((3,), place="z")
+            with keyed(key_of(1), torch.arange(3)):
+                assert not torch.equal(one, random.normal((3,), place="z"))

@@ -232,17 +232,25 @@ class keyed:
         _frames.stack.pop()
         del _frames.places[self._depth :]  # those of a loop that was left by an error
 
-    def stream(self, shape: tuple[int, ...], where: int | str, rows: Tensor | None, shared: bool) -> Tensor:
-        """The key of a draw, or its keys, one for each row."""
+    def once(self, where: int | str) -> bool:
+        """Raises where a place has drawn before and may not draw again; whether it may not."""
+        if self._drawn is None:
+            return False
         path = (where, *_frames.places)
-        if rows is None and self._drawn is not None:
-            if path in self._drawn:
-                raise ValueError(
-                    f"expected each place to draw once, got a second draw at {where!r}, which would be the same; "
-                    f"keep the first, name another place, or loop by `for t in turns({str(where)!r}, count)`"
-                )
-            self._drawn.add(path)
-        key = fold(self.key, *path)
+        if path in self._drawn:
+            raise ValueError(
+                f"expected each place to draw once, got a second draw at {where!r}, which would be the same; "
+                f"keep the first, name another place, or loop by `for t in turns({str(where)!r}, count)`"
+            )
+        self._drawn.add(path)
+        return True
+
+    def stream(
+        self, shape: tuple[int, ...], where: int | str, rows: Tensor | None, shared: bool, among: Tensor | None = None
+    ) -> Tensor:
+        """The key of a draw, or its keys, one for each row; with `among`, those of so many turns before them."""
+        within = _frames.places if among is None else [*_frames.places[:-1], among]
+        key = fold(self.key, where, *within)
         rows = self.rows if rows is None else rows
         if shared or rows is None:
             return key
@@ -252,7 +260,7 @@ class keyed:
                 f"expected a draw for each of the rows in force, of shape ({n}, ...), got {shape} at {where!r}; "
                 f"K draws of a row are ({n}, K, ...), and one draw for all rows is declared by shared=True"
             )
-        return fold(key, rows)
+        return fold(key.reshape(*key.shape, *[1] * rows.dim()), rows)
 
 
 class place:
@@ -282,17 +290,39 @@ class place:
         del _frames.places[self._depth :]
 
 
-def turns(name: str, count: int) -> Iterator[int]:
+class _Turn(int):
+    """The number of a turn whose loop draws ahead, with what is drawn, from which turn on."""
+
+    count: int
+    kept: dict[tuple[Any, ...], tuple[int, Tensor]]
+
+
+def turns(name: str, count: int, *, ahead: bool = False) -> Iterator[int]:
     """0 to count - 1, each turn with a place of its own: what a loop draws is drawn anew in each.
+
+    Args:
+        name: the loop's.
+        count: how many turns.
+        ahead: whether what a turn draws is drawn for turns after it at once, from the same keys: the same numbers, bit
+            for bit, for the price of a few large draws in place of many small ones. For loops whose turns draw alike,
+            in one and the same transformation of PyTorch's, and which are run to the end.
 
     >>> with keyed(key_of(0), torch.arange(2)):
     ...     first, second = [normal((2,), place="z") for _ in turns("chain", 2)]
     >>> torch.equal(first, second)
     False
     """
+    kept: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
     for turn in range(count):
-        with place(name, turn):
+        number = turn
+        if ahead:
+            number = _Turn(turn)
+            number.count, number.kept = count, kept
+        with place(name, number):
             yield turn
+
+
+_AHEAD = 2**20  # so many numbers are drawn ahead at once, at most
 
 
 def _draw(
@@ -303,9 +333,21 @@ def _draw(
     shared: bool,
     dtype: torch.dtype,
 ) -> Tensor:
-    shape = tuple(shape)
-    key = _current().stream(shape, where, rows, shared)
-    return make(key, shape[key.dim() :], dtype)
+    shape, frame = tuple(shape), _current()
+    final = rows is not None or frame.once(where)
+    turn = _frames.places[-1] if _frames.places and rows is None else None
+    if not isinstance(turn, _Turn):
+        key = frame.stream(shape, where, rows, shared)
+        return make(key, shape[key.dim() :], dtype)
+    asked = (frame, make, shape, where, shared, dtype)
+    first, block = turn.kept.get(asked, (0, None))
+    if block is None or not first <= turn < first + len(block):
+        end = min(turn.count, turn + max(1, _AHEAD // max(1, math.prod(shape))))
+        key = frame.stream(shape, where, rows, shared, torch.arange(turn, end, device=frame.key.device))
+        first, block = int(turn), make(key, shape[key.dim() - 1 :], dtype)
+        turn.kept[asked] = first, block
+    # Where a place may draw again, it gets a copy: what is done in place to the first is not done to the second.
+    return block[turn - first] if final else block[turn - first].clone()
 
 
 def uniform(

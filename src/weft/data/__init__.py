@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.data.binary import binarize, binarized
     from weft.data.cartpole import CartPole
     from weft.data.coloured import coloured_mnist
     from weft.data.finite import FiniteMDP

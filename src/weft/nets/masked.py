@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from weft.core.random import fold, key_of, unit
 from weft.nets.mlp import ACTIVATIONS
 
-__all__ = ["MaskedLinear", "MaskedMLP", "follows", "ranks_of"]
+__all__ = ["MaskedLinear", "MaskedMLP", "Walk", "follows", "ranks_of"]
 
 
 def follows(after: Tensor, before: Tensor, *, strictly: bool = False) -> Tensor:
@@ -67,11 +67,6 @@ class MaskedLinear(nn.Module):
             return F.linear(x, weight, self.bias)
         return (weight @ x.unsqueeze(-1)).squeeze(-1) + self.bias
 
-    def units(self, chosen: slice | list[int], x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The answer of some of its units alone."""
-        seen = self.mask if mask is None else mask
-        return F.linear(x, self.weight[chosen] * seen[chosen], self.bias[chosen])
-
 
 class MaskedMLP(nn.Module):
     """A multilayer perceptron whose output for an entry depends on the entries before it in an order.
@@ -84,7 +79,7 @@ class MaskedMLP(nn.Module):
     Since the hidden degrees do not depend on the order, any order can be asked for, one for each row too.
 
     Args:
-        inputs, outputs: the entry that each belongs to, -1 for an input of none.
+        inputs, outputs: the entry that each belongs to, -1 for an input of none; outputs in the order of the entries.
         order: the entries in the order that the net has of itself; None for that in which they stand.
         hidden: widths of the hidden layers.
         sets: how many assignments of hidden degrees there are. The first spreads them evenly; those of others are
@@ -119,6 +114,8 @@ class MaskedMLP(nn.Module):
         activation: str = "relu",
     ) -> None:
         super().__init__()
+        if list(outputs) != sorted(outputs):
+            raise ValueError(f"expected outputs in the order of their entries, got {list(outputs)!r}; sort them")
         entries = max(outputs) + 1
         low = 0 if entries == 1 else 1
         self.activation = ACTIVATIONS[activation]()
@@ -126,8 +123,9 @@ class MaskedMLP(nn.Module):
         self.told = told
         self.register_buffer("answers", torch.tensor(outputs, dtype=torch.int64) + 1)
         sets_of_degrees = [_degrees(hidden, low, entries - 1, k) for k in range(sets)]
-        self._units = [[_by_degree(own, entries) for own in degrees] for degrees in sets_of_degrees]
+        self._by_degree = [[_by_degree(own, entries) for own in degrees] for degrees in sets_of_degrees]
         self._widths = tuple(hidden)
+        self._sizes = [list(outputs).count(entry) for entry in range(entries)]
         for layer in range(len(hidden)):
             every = torch.tensor([degrees[layer] for degrees in sets_of_degrees], dtype=torch.int64)
             self.register_buffer(f"degrees{layer}", every)
@@ -163,15 +161,37 @@ class MaskedMLP(nn.Module):
         """Inputs with their companions."""
         return torch.cat([x, torch.ones_like(x)], -1) if self.told else x
 
-    def begin(self, n: int) -> list[Tensor]:
-        """The hidden units of n rows of which no entry is known: `advance` fills them in."""
-        layers: list[MaskedLinear] = list(self.layers)[:-1]  # type: ignore[assignment]
-        return [(0 * layer.bias).expand(n, -1).clone() for layer in layers]
+    def begin(self, x: Tensor, masks: Sequence[Tensor], which: int = 0) -> Walk:
+        """What `advance` keeps: weights masked once, by the degrees of their units, and hidden units that it fills in.
 
-    def advance(
-        self, known: int, x: Tensor, kept: list[Tensor], outputs: slice, masks: Sequence[Tensor], which: int = 0
-    ) -> Tensor:
-        """Some outputs, once so many entries are known, of an entry that is next in the order.
+        Args:
+            x: inputs, those of no entry as they are, with anything in place of others.
+            masks: of an order, as `masks` gives them for this one of the assignments.
+            which: the assignment of hidden degrees.
+        """
+        kept, below = Walk(), None
+        for layer, own in enumerate(self.layers):
+            weight, bias = own.weight * masks[layer], own.bias  # type: ignore[operator]
+            if self.told and not layer:  # companions are always 1: what they add does not change
+                bias = bias + weight[:, x.shape[1] :].sum(1)  # type: ignore[operator]
+                weight = weight[:, : x.shape[1]]
+            if below is not None:
+                weight = weight[:, below]
+            if layer == len(self._widths):
+                own_of = weight.split(self._sizes), bias.split(self._sizes)  # type: ignore[operator]
+                kept.outputs = list(zip(*own_of, strict=True))
+                if self._free:
+                    kept.given = list(self.direct(x[:, self._free]).split(self._sizes, 1))
+                break
+            below, counts = self._by_degree[which][layer]
+            hidden = weight.new_zeros(()) + x.new_zeros(len(x), len(bias))  # one for each replica, if there are some
+            kept.hidden.append(hidden)
+            parts = weight[below].split(counts), bias[below].split(counts), hidden.split(counts, 1)  # type: ignore[index]
+            kept.units.append([found if len(found[1]) else None for found in zip(*parts, strict=True)])
+        return kept
+
+    def advance(self, known: int, x: Tensor, kept: Walk, entry: int) -> Tensor:
+        """The outputs of the entry that is next in the order, once so many are known.
 
         Only the hidden units whose last entry has just become known are computed: over all entries it is the work of
         one pass, and not of one for each.
@@ -180,19 +200,33 @@ class MaskedMLP(nn.Module):
             known: how many entries are.
             x: inputs, with anything in place of what is not known.
             kept: what `begin` gave; it is filled in.
-            outputs: those of the entry.
-            masks: of an order, as `masks` gives them for this one of the assignments.
-            which: the assignment of hidden degrees.
+            entry: the next.
         """
-        layers: list[MaskedLinear] = list(self.layers)  # type: ignore[arg-type]
-        below = self._beside(x)
-        for layer, hidden, units, mask in zip(layers, kept, self._units[which], masks, strict=False):
-            new = units[known]
-            if new != slice(0, 0):
-                hidden[:, new] = self.activation(layer.units(new, below, mask))
+        below = x
+        for hidden, units in zip(kept.hidden, kept.units, strict=True):
+            if (new := units[known]) is not None:
+                weight, bias, place = new
+                place.copy_(self.activation(F.linear(below, weight, bias)))
             below = hidden
-        answer = layers[-1].units(outputs, below, masks[-1])
-        return answer + F.linear(x[:, self._free], self.direct.weight[outputs]) if self._free else answer
+        answer = F.linear(below, *kept.outputs[entry])
+        return answer + kept.given[entry] if kept.given else answer
+
+
+class Walk:
+    """What a masked net keeps while entries become known one by one.
+
+    Attributes:
+        hidden: of each layer, its units sorted by degree, `(n, width)`.
+        units: of each layer and degree, the weights and biases of its units and their place in `hidden`; None for none.
+        outputs: of each entry, the weights and biases of its outputs.
+        given: of each entry, what inputs of no entry add to its outputs, `(n, outputs)`; empty where there are none.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: list[Tensor] = []
+        self.units: list[list[tuple[Tensor, Tensor, Tensor] | None]] = []
+        self.outputs: list[tuple[Tensor, Tensor]] = []
+        self.given: list[Tensor] = []
 
 
 def ranks_of(order: Sequence[int]) -> Tensor:
@@ -215,13 +249,11 @@ def _degrees(widths: Sequence[int], low: int, high: int, number: int) -> list[li
     return found
 
 
-def _by_degree(degrees: list[int], entries: int) -> list[slice | list[int]]:
-    """The units of each degree."""
-    units: list[list[int]] = [[] for _ in range(entries)]
-    for i, degree in enumerate(degrees):
-        units[degree].append(i)
-    return [slice(*((own[0], own[-1] + 1) if own else (0, 0))) if _close(own) else own for own in units]
+def _by_degree(degrees: list[int], entries: int) -> tuple[list[int], list[int]]:
+    """Units sorted by degree, and how many there are of each.
 
-
-def _close(units: list[int]) -> bool:
-    return not units or units[-1] - units[0] + 1 == len(units)
+    >>> _by_degree([2, 1, 2], 3)
+    ([1, 0, 2], [0, 1, 2])
+    """
+    order = sorted(range(len(degrees)), key=degrees.__getitem__)
+    return order, [degrees.count(degree) for degree in range(entries)]

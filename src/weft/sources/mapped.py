@@ -24,6 +24,10 @@ class batchwise:
 
     Args:
         function: from a batch to a batch.
+        changes: whether it makes rows of another kind (bits of intensities), without which nothing can be asked: then
+            rows that are looked at apart from training are made too, by a draw that stays the same for a seed.
+        refuse: raises where the first field has values that it cannot take. Rows that a source holds are looked at
+            once, others as they come.
 
     Example:
         >>> from weft.core.random import normal
@@ -34,8 +38,14 @@ class batchwise:
         'noisy'
     """
 
-    def __init__(self, function: Callable[[Batch], Batch]) -> None:
-        self.function = function
+    def __init__(
+        self,
+        function: Callable[[Batch], Batch],
+        *,
+        changes: bool = False,
+        refuse: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        self.function, self.changes, self.refuse = function, changes, refuse
 
     def __call__(self, batch: Batch) -> Batch:
         return self.function(batch)
@@ -51,7 +61,7 @@ class Mapped(Source):
     uninterrupted one.
 
     Rows that are looked at apart from training (a validation, what a strategy keeps of a task) are not mapped, unless
-    the function makes other fields, which are then needed there too.
+    the function makes other fields or rows of another kind, which are then needed there too.
 
     Args:
         source: the other source.
@@ -80,9 +90,15 @@ class Mapped(Source):
         self.grouped, self.episodic = source.grouped, source.episodic
         self.epoch, self.size, self.vocabulary = source.epoch, source.size, source.vocabulary
         self.resumes, self.stacks, self.acts = source.resumes, source.stacks, source.acts
-        self.spec, self.changes = source.spec if spec is None else spec, spec is not None
+        self.spec = source.spec if spec is None else spec
+        self.changes = spec is not None or (isinstance(function, batchwise) and function.changes)
         self.field = next(iter(source.spec))
         self.depth: int = source.depth + 1 if isinstance(source, Mapped) else 0  # each map draws for itself
+        self._refuse_values = function.refuse if isinstance(function, batchwise) else None
+        held = source.contents().get(self.field) if self._refuse_values and not self.depth else None
+        if self._refuse_values is not None and isinstance(held, Tensor):
+            self._refuse_values(held)
+            self._refuse_values = None
 
     def init(self, state: State) -> SourceState:
         """What the other source keeps."""
@@ -125,6 +141,8 @@ class Mapped(Source):
         rows = batch["row"] if "row" in batch else number_rows(batch, dims)["row"] + first
         # Copies: what the function does in place is not done to the source's own rows.
         flat = tree_map(lambda t: t.flatten(0, dims - 1).clone(), batch)
+        if self._refuse_values is not None:
+            self._refuse_values(flat[self.field])
         make = self._together if isinstance(self.function, batchwise) else self._each
         after = make(flat, key, rows.flatten())
         self._refuse(flat, after)

@@ -223,6 +223,42 @@ def test_neural_belief_is_its_formula():
     np.testing.assert_allclose(model.log_prob(torch.as_tensor(X)).detach(), logs, rtol=1e-12)
 
 
+def made_by_loops(model, x, order, told):
+    """log p(x) of a row by MADE's paper, unit by unit: who may see whom is asked for each pair of units."""
+    d = len(order)
+    place = {entry: t + 1 for t, entry in enumerate(order)}
+    values, degrees = list(x), [place[j] for j in range(d)]
+    if told:
+        values, degrees = values + [1.0] * d, degrees + degrees
+    *hidden, last = [(p.weight.detach().numpy(), p.bias.detach().numpy()) for p in model.net.layers]
+    for W, b in hidden:
+        own = [1 + int((k + 0.5) / len(b) * (d - 1)) for k in range(len(b))]
+        sums = b.copy()
+        for k in range(len(b)):
+            for i in range(len(values)):
+                if degrees[i] <= own[k]:
+                    sums[k] += W[k, i] * values[i]
+        values, degrees = [max(s, 0.0) for s in sums], own
+    log = 0.0
+    for j in range(d):
+        seen = [k for k in range(len(values)) if degrees[k] < place[j]]
+        logit = last[1][j] + sum(last[0][j, k] * values[k] for k in seen)
+        log += float(log_bit(logit, x[j]))
+    return log
+
+
+@pytest.mark.parametrize("hidden", [(7,), (9, 6, 11)])
+def test_made_is_its_formula_in_one_order_and_the_mean_over_several(hidden):
+    order, X = (3, 1, 0, 4, 2), bits_of()
+    one = built(MADE(hidden, law="bernoulli", order=order), 5, scale=2.0)
+    logs = [made_by_loops(one, x, order, told=False) for x in X]
+    np.testing.assert_allclose(one.log_prob(torch.as_tensor(X)).detach(), logs, rtol=1e-12)
+    both = built(MADE(hidden, law="bernoulli", order=order, orderings=2), 5, scale=2.0)
+    assert both.sequences[0] == list(order) != both.sequences[1]
+    means = [np.log(np.mean([np.exp(made_by_loops(both, x, o, told=True)) for o in both.sequences])) for x in X]
+    np.testing.assert_allclose(both.log_prob(torch.as_tensor(X)).detach(), means, rtol=1e-12)
+
+
 # --- draws ----------------------------------------------------------------------------------------------
 
 
@@ -250,6 +286,21 @@ def test_the_mutant_whose_cache_is_a_step_late_is_caught(name):
 
     model.advance = late
     assert not torch.equal(drawn(model, 200), drawn(model, 200, cached=False))
+
+
+def test_drawing_masks_weights_once_and_computes_each_hidden_unit_once():
+    """The work of one pass: a unit is computed when its last entry becomes known, and at no other time."""
+    model = built(MADE((30, 20), law="bernoulli", order="random"), 12, scale=2.0)
+    right, computed = torch.nn.functional.linear, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masked.F, "linear", lambda x, w, b=None: (computed.append(len(w)), right(x, w, b))[1])
+        drawn(model, 3)
+    assert sum(computed) == 30 + 20 + 12
+
+
+def test_outputs_out_of_the_entries_order_are_refused():
+    with pytest.raises(ValueError, match=r"expected outputs in the order of their entries, got \[1, 0\]; sort them"):
+        masked.MaskedMLP([0, 1], [1, 0])
 
 
 def test_temperature_divides_logits_and_widens_normals():

@@ -259,7 +259,7 @@ class Autoregressive(Density):
         """
         Number(0, ends="(]").check(temperature, "the temperature of sample")
         x, observed = self._prefix(n, prefix)
-        return self._completed(x, observed, y, float(temperature), cached)
+        return self._completed(x, observed if prefix else None, y, float(temperature), cached)
 
     @capability(merge="share", kind="sequential", asks="rows", gives="x")
     def impute(self, x: Tensor, observed: Tensor, y: Tensor | None = None) -> Tensor:
@@ -284,36 +284,43 @@ class Autoregressive(Density):
         self.entries.refuse(row, observed)
         return row.to(like.device, like.dtype).expand(n, -1), observed.to(like.device).expand(n, -1)
 
-    def _completed(self, x: Tensor, observed: Tensor, y: Tensor | None, temperature: float, cached: bool) -> Tensor:
-        """Rows with what is missing drawn: by the member that each row's posterior over them draws, given the rest."""
+    def _completed(
+        self, x: Tensor, observed: Tensor | None, y: Tensor | None, temperature: float, cached: bool
+    ) -> Tensor:
+        """Rows with what is missing drawn: by the member that each row's posterior over them draws, given the rest.
+
+        Where nothing is observed it is None.
+        """
         drawn = []
         for member in range(self.members):
             with place("member", member):
                 drawn.append(self.complete(x, observed, y, temperature, cached, member))
         if len(drawn) == 1:
             return drawn[0]
-        logs = self.log_members(x, observed, y)
+        logs = x.new_zeros(len(drawn), len(x)) if observed is None else self.log_members(x, observed, y)
         which = categorical(logs.mT, place="which member")
         return torch.stack(drawn, 1).gather(1, which.reshape(-1, 1, 1).expand(-1, 1, x.shape[1])).squeeze(1)
 
     def complete(
-        self, x: Tensor, observed: Tensor, y: Tensor | None, temperature: float, cached: bool, member: int
+        self, x: Tensor, observed: Tensor | None, y: Tensor | None, temperature: float, cached: bool, member: int
     ) -> Tensor:
         """The same by one member."""
         batched = next(self.parameters()).new_zeros(())  # where replicas draw at once, so that what is written into is
-        x, inputs = x + batched, self.read(x, y) + batched
+        inputs, columns = self.read(x, y) + batched, [x[:, 0]] * len(self.entries)
         kept = self.begin(inputs, member) if cached else None
-        for known in turns("entry", len(self.entries)):
+        for known in turns("entry", len(self.entries), ahead=True):
             j = self.sequences[member][known]
             law = self.entries.laws[j]
             if cached:
                 theta = self.advance(known, inputs, kept, member)
             else:
                 theta = self.conditionals(inputs, member)[:, self.entries.places[j]]
-            drawn = law.draw(law.tempered(theta, temperature), "x")
-            x[:, j] = torch.where(observed[:, j], x[:, j], drawn)
-            inputs[:, self.spans[j]] = law.read(x[:, j])
-        return x
+            drawn = law.draw(theta if temperature == 1 else law.tempered(theta, temperature), "x")
+            if observed is not None:
+                drawn = torch.where(observed[:, j], x[:, j], drawn)
+            columns[j] = drawn
+            inputs[:, self.spans[j]] = law.read(drawn)
+        return torch.stack(columns, 1)
 
 
 def random_order(entries: int, number: int) -> list[int]:

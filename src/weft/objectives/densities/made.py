@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from weft.core.configured import Range
 from weft.core.legal import WIDTHS, Choice, Flag, Whole
 from weft.core.objective import Output
 from weft.core.random import turns, uniform
@@ -57,6 +58,7 @@ class MADE(Masked):
         array([[1., 1., 0.]], dtype=float32)
     """
 
+    space = {"masks": Range(1, 32, log=True, whole=True)}
     legal = {
         "hidden": WIDTHS,
         "masks": Whole(1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from weft.nets.masked import MaskedMLP
+from weft.nets.masked import MaskedMLP, Walk
 from weft.objectives.densities.autoregressive import Autoregressive
 
 __all__ = ["Masked"]
@@ -31,10 +31,8 @@ class Masked(Autoregressive):
     def conditionals(self, inputs: Tensor, member: int = 0) -> Tensor:
         return self.net(inputs, self.masks_of(member))
 
-    def begin(self, inputs: Tensor, member: int = 0) -> tuple[list[Tensor], list[Tensor]]:
-        return self.masks_of(member), self.net.begin(len(inputs))
+    def begin(self, inputs: Tensor, member: int = 0) -> Walk:
+        return self.net.begin(inputs, self.masks_of(member), self.assignment(member))
 
-    def advance(self, known: int, inputs: Tensor, kept: tuple[list[Tensor], list[Tensor]], member: int = 0) -> Tensor:
-        masks, hidden = kept
-        outputs = self.entries.places[self.sequences[member][known]]
-        return self.net.advance(known, inputs, hidden, outputs, masks, self.assignment(member))
+    def advance(self, known: int, inputs: Tensor, kept: Walk, member: int = 0) -> Tensor:
+        return self.net.advance(known, inputs, kept, self.sequences[member][known])

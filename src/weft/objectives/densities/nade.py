@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.core.configured import Range
 from weft.core.legal import Whole
 from weft.objectives.densities.autoregressive import Autoregressive
 
@@ -39,6 +41,7 @@ class NADE(Autoregressive):
         True
     """
 
+    space = {"hidden": Range(16, 1024, log=True, whole=True)}
     legal = {"hidden": Whole(1)}
     along: Tensor
     before: Tensor
@@ -79,14 +82,14 @@ class NADE(Autoregressive):
         return net.b + (h[:, self.owners] * net.v).sum(-1)
 
     def begin(self, inputs: Tensor, member: int = 0) -> dict[str, Tensor]:
-        return {"sum": self.net.c + inputs[:, : self.given] @ self.net.weight[: self.given]}
+        return {"sum": torch.addmm(self.net.c, inputs[:, : self.given], self.net.weight[: self.given])}
 
     def advance(self, known: int, inputs: Tensor, kept: dict[str, Tensor], member: int = 0) -> Tensor:
         if known:
             span = self.spans[self.sequences[0][known - 1]]
-            kept["sum"] = kept["sum"] + inputs[:, span] @ self.net.weight[span]
+            kept["sum"] = torch.addmm(kept["sum"], inputs[:, span], self.net.weight[span])
         places = self.entries.places[self.sequences[0][known]]
-        return self.net.b[places] + kept["sum"].sigmoid() @ self.net.v[places].mT
+        return F.linear(kept["sum"].sigmoid(), self.net.v[places], self.net.b[places])
 
 
 class _Shared(nn.Module):

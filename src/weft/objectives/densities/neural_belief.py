@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.core.configured import Range
 from weft.core.legal import Whole
 from weft.nets.masked import MaskedMLP
 from weft.objectives.densities.masked import Masked
@@ -36,6 +37,7 @@ class NeuralBelief(Masked):
         True
     """
 
+    space = {"hidden": Range(2, 64, log=True, whole=True)}
     legal = {"hidden": Whole(1)}
 
     def __init__(
