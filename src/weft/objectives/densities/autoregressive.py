@@ -213,7 +213,9 @@ class Autoregressive(Density):
         return self._log_prob(x, observed, y)
 
     def refuse_rows(self, rows: Batch, *, training: bool) -> None:
-        super().refuse_rows({**rows, **{n: self.flat(rows[n]) for n in ("x", "observed") if n in rows}}, training=training)
+        super().refuse_rows(
+            {**rows, **{n: self.flat(rows[n]) for n in ("x", "observed") if n in rows}}, training=training
+        )
         if training:
             self.refuse_gaps(rows.get("observed"))
 

@@ -277,8 +277,10 @@ class Categorical(Law):
     def likeliest(self, theta: Tensor, count: int) -> Tensor:
         """Of classes that are alike, those that stand first."""
         if count > self.classes:
-            raise ValueError(f"expected a top_k of at most the {self.classes} classes, got {count}; leave it out for all")
-        rank = theta.argsort(-1, descending=True, stable=True).argsort(-1)
+            raise ValueError(
+                f"expected a top_k of at most the {self.classes} classes, got {count}; leave it out for all"
+            )
+        rank = torch.argsort(theta, dim=-1, descending=True, stable=True).argsort(-1)
         return torch.where(rank < count, theta, -torch.inf)
 
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:

@@ -28,7 +28,7 @@ class PixelCNN(Images):
         width: features of a layer, shared out among the channels.
         kernel: columns that a layer sees, an odd number; rows above half as many.
         gated: whether in two gated stacks.
-        dilations: of the layers in turn, from tap to tap; (1, 2, 4) reaches far in few layers.
+        dilations: pixels from tap to tap, of the layers after the first in turn; (1, 2, 4) reaches far in few layers.
         law, classes, parts, conditional: see `weft.objectives.densities.pixels.Images`.
 
     References:
@@ -90,7 +90,7 @@ class PixelCNN(Images):
                 after if i else before,
                 after,
                 kernel=int(self.kernel),
-                dilation=int(self.dilations[i % len(self.dilations)]),
+                dilation=int(self.dilations[(i - 1) % len(self.dilations)]) if i else 1,
                 given=self.given,
                 first=not i,
             )
