@@ -45,6 +45,7 @@ from weft.objectives import (
     Mixture,
     NaiveBayes,
     NeuralBelief,
+    PixelCNN,
     Regression,
     StateSpace,
     WaveNet,
@@ -92,6 +93,7 @@ LABEL = (SCORE > 0).astype(int)
 MIXED = np.sign(X) * (1 + 0.2 * np.abs(X)) @ (np.eye(5) + 0.5 * np.eye(5, k=1))  # two hills a column, then mixed
 MIXED = MIXED.astype(np.float32)
 BITS = (X[:, :1] + 0.3 * X > 0.4).astype(np.float32)  # neither fair nor independent: there is something to learn
+IMAGES = np.repeat(BITS[:, None, None, :3], 2, 2)  # 1 x 2 x 3, the second row as the first
 VALUE = SCORE.astype(np.float32)
 TARGETS = {"label_y": torch.as_tensor(LABEL), "value_y": torch.as_tensor(VALUE)}
 
@@ -158,7 +160,9 @@ def scattered(rows):
 
 def at_the_end(rows):
     """The last entry is missing in every third row."""
-    return torch.arange(rows.shape[1]) < rows.shape[1] - (torch.arange(len(rows)) % 3 == 0).long()[:, None]
+    entries = rows[0].size if isinstance(rows, np.ndarray) else rows[0].numel()
+    there = torch.arange(entries) < entries - (torch.arange(len(rows)) % 3 == 0).long()[:, None]
+    return there.reshape(rows.shape)
 
 
 def complete(rows):
@@ -332,6 +336,14 @@ OBJECTIVES = {
         source=waves,
         settings=FAST,
         episodes=rows_of(tasks=3, shots=4, **WAVES),
+    ),
+    "pixel-cnn": Case(
+        lambda net: PixelCNN(layers=2, width=4, kernel=3),
+        {"X": IMAGES},
+        settings=FAST,
+        episodes=rows_of(IMAGES, observed=complete(IMAGES)),
+        strategies=ITSELF,
+        gaps=at_the_end,
     ),
     "histogram": Case(lambda net: Histogram(bins=2, tails=0.1), {"X": X[:, :2]}),
     "kernel-density": Case(lambda net: KernelDensity(bandwidth="scott"), {"X": X}),

@@ -82,7 +82,16 @@ TAKES = {
         *("*.alpha", "*.initial_accumulator_value", "ASGD.lambd", "ASGD.t0", "Adafactor.beta2_decay"),
     ],
     "a list": [
-        *("*.hidden", "*.order", "*.class_weight", "MMD.gammas", "Rprop.step_sizes", "Adafactor.eps", "PGD.bounds"),
+        *(
+            "*.hidden",
+            "*.order",
+            "*.dilations",
+            "*.class_weight",
+            "MMD.gammas",
+            "Rprop.step_sizes",
+            "Adafactor.eps",
+            "PGD.bounds",
+        ),
         *("Arrays.x", "Arrays.y", "Arrays.weight", "Arrays.environment", "Arrays.strata"),
     ],
 }

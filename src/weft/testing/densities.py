@@ -61,7 +61,7 @@ def check_density(
     Args:
         objective: the model.
         X: rows to fit it to.
-        support: every possible row, of a model of whole numbers.
+        support: every possible row, of a model of whole numbers; rows may have a shape, as images have.
         box: the lowest and the highest number of each column between which practically all of the probability lies.
         exact: log p of rows under the true marginal likelihood, for models that bound or estimate it.
         fields: further fields of `fit`, such as y.
@@ -69,7 +69,7 @@ def check_density(
         draws: how many samples are drawn.
         level: the share of right models that may fail the tests of frequencies.
         missing: which columns are missing together where gaps are tried, for a model that refuses others; by default
-            the first, then all others.
+            the first, then all others. Of rows with a shape, the numbers of their entries.
 
     Returns:
         The fitted learner, for tests of its own.
@@ -111,7 +111,7 @@ def check_density(
     if exact is not None:
         _bounds(learner, np.asarray(X), exact, kind)
     if objective.gaps and kind == "exact":
-        columns = points.shape[1]
+        columns = math.prod(points.shape[1:])
         tried = {(0,), tuple(range(1, columns)) or (0,)} if missing is None else missing
         for gone in tried:
             _gaps(learner, points, share, whole, draws, level, gone)
@@ -213,6 +213,7 @@ def _frequencies(drawn: Rows, points: Rows, share: Rows, level: float, what: str
     from scipy import stats
 
     _expect(np.isfinite(drawn).all(), f"expected finite {what}, got others")
+    drawn, points = drawn.reshape(len(drawn), -1), points.reshape(len(points), -1)
     share = share / share.sum()
     order = np.lexsort(points.T[::-1])
     points, share = points[order], share[order]
@@ -263,15 +264,16 @@ def _gaps(
     learner: Learner, points: Rows, share: Rows, whole: bool, draws: int, level: float, missing: tuple[int, ...]
 ) -> None:
     """With these columns missing."""
+    shape, points = points.shape[1:], points.reshape(len(points), -1)
     columns = points.shape[1]
     seen = [j for j in range(columns) if j not in missing]
     chosen = points[int(np.argmax(share))].astype(np.float64)
-    asked = np.where(np.isin(np.arange(columns), missing), np.nan, chosen)[None]
+    asked = np.where(np.isin(np.arange(columns), missing), np.nan, chosen).reshape(1, *shape)
     alike = (points[:, seen] == chosen[seen]).all(1)
     weight = share[alike]
     if not whole and seen:  # a line of the grid: its points count by their distance along it
         line = points[alike][:, missing[0]]
-        density = np.exp(np.asarray(learner.log_prob(points[alike]), dtype=np.float64))
+        density = np.exp(np.asarray(learner.log_prob(points[alike].reshape(-1, *shape)), dtype=np.float64))
         weight = density * (line[1] - line[0])
     told, wanted = float(np.asarray(learner.log_prob(asked))[0]), float(np.log(weight.sum()))
     _expect(
@@ -281,6 +283,7 @@ def _gaps(
     )
     if hasattr(learner, "impute"):
         filled = np.asarray(learner.impute(np.repeat(asked, draws, 0), random_state=2), dtype=np.float64)
+        filled = filled.reshape(draws, -1)
         _expect((filled[:, seen] == chosen[seen]).all(), "expected impute to keep what was observed, got other values")
         places = points[alike][:, missing]
         _frequencies(filled[:, missing], places, weight, level, "imputed values")

@@ -15,6 +15,7 @@ from weft.engine.asking import _looped
 from weft.engine.build import build
 from weft.nets import masked
 from weft.objectives import FVBN, MADE, NADE, ClassConditional, NeuralBelief
+from weft.objectives.densities import laws
 from weft.testing import check_density, every_row
 
 rng = np.random.default_rng(0)
@@ -318,6 +319,31 @@ def test_temperature_divides_logits_and_widens_normals():
             drawn(model, 3, temperature=wrong)
     with pytest.raises(ValueError, match=r"expected temperature=1 for the law 'student', of which no power .* got 0.5"):
         drawn(built(FVBN(law="student")), 3, temperature=0.5)
+
+
+def test_top_k_draws_among_the_likeliest_classes_in_proportion():
+    model = built(NADE(6, law="categorical", classes=5), 2, scale=3.0)
+    with torch.no_grad():
+        shares = (model.net.b[:5] + 0.5 * model.net.v[:5].sum(1)).softmax(0)  # of the first entry: sigmoid(0) = 1/2
+    first = drawn(model, 20_000, top_k=2)[:, 0]
+    wanted = torch.zeros(5, dtype=torch.float64)
+    wanted[shares.topk(2).indices] = shares.topk(2).values / shares.topk(2).values.sum()
+    torch.testing.assert_close(torch.bincount(first.long(), minlength=5) / 20_000, wanted.float(), atol=0.015, rtol=0)
+    assert len(torch.unique(drawn(model, 50, top_k=1), dim=0)) == 1
+    assert torch.equal(drawn(model, 50, top_k=5), drawn(model, 50))
+    assert torch.equal(drawn(model, 50, top_k=2), drawn(model, 50, top_k=2, cached=False))
+    even = laws.Categorical(3).likeliest(torch.zeros(4, 3), 2)  # alike: those that stand first
+    assert torch.equal(even.isfinite(), torch.tensor([[True, True, False]] * 4))
+    with pytest.raises(ValueError, match="expected a top_k of at most the 5 classes, got 6; leave it out for all"):
+        drawn(model, 3, top_k=6)
+    for wrong in (0, 1.5, True):
+        with pytest.raises((ValueError, TypeError), match="expected the top_k of sample to be an integer >= 1"):
+            drawn(model, 3, top_k=wrong)
+    for law in ({"law": "bernoulli"}, {"law": "normal"}, {"law": "logistic-mixture", "classes": 4}):
+        with pytest.raises(
+            ValueError, match=rf"expected no top_k for the law '{law['law']}', which is none of classes"
+        ):
+            drawn(built(FVBN(**law)), 3, top_k=2)
 
 
 def test_a_prefix_is_kept_and_the_rest_drawn_given_it():

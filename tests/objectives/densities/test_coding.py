@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft import Learner, Optimizer
-from weft.objectives import FVBN, MADE, NADE, NeuralBelief
+from weft.objectives import FVBN, MADE, NADE, NeuralBelief, PixelCNN
 
 pytest.importorskip("constriction", reason="the entropy coder is not installed: pip install 'weft[coding]'")
 from weft.objectives.densities.coding import compress, decompress
@@ -66,3 +66,26 @@ def test_what_cannot_be_coded_is_refused():
     real = Learner(FVBN(law="normal"), **{**SETTINGS, "steps": 1}).fit(rng.normal(size=(20, 2)))
     with pytest.raises(ValueError, match=r"expected laws of finitely many outcomes .* got 'normal' of column 0"):
         compress(real.objective_, [[0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        PixelCNN(layers=2, width=9, kernel=3, law="categorical", classes=3),
+        PixelCNN(
+            layers=2, width=9, kernel=3, gated=False, law="logistic-mixture", classes=3, parts=2, conditional=True
+        ),
+    ],
+)
+def test_images_come_back_and_cost_their_probability(model):
+    images = rng.integers(0, 3, (40, 3, 4, 3))
+    images[:, 1] = images[:, 0]
+    y = images[:, 0, 0, 0] % 2 if model.conditional else None
+    given = {} if y is None else {"y": y}
+    learner = Learner(model, **{**SETTINGS, "steps": 20}).fit(images, **given)
+    words = compress(learner.objective_, images, y)
+    assert np.array_equal(decompress(learner.objective_, words, 40, y), images)
+    bits = -learner.log_prob(images, **given).sum(dtype=np.float64) / np.log(2)
+    assert bits - 1 < 32 * len(words) < bits + 64
+    with pytest.raises(ValueError, match=r"expected rows of shape \(3, 4, 3\), got shape \(40, 36\)"):
+        compress(learner.objective_, images.reshape(40, -1), y)

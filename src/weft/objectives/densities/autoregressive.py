@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from weft.core.objective import Output, capability
 from weft.core.random import categorical, fold, key_of, permutation, place, turns
 from weft.core.source import Batch, Field, Spec
 from weft.objectives.densities.density import Density
-from weft.objectives.densities.laws import LAWS, Laws, Normal, laws_of
+from weft.objectives.densities.laws import LAWS, Law, Laws, Normal, laws_of
 from weft.objectives.densities.outputs import LogisticMixture, NormalMixture
 
 __all__ = ["Autoregressive"]
@@ -23,6 +24,8 @@ __all__ = ["Autoregressive"]
 _MIXTURES = ("normal-mixture", "logistic-mixture")
 ORDER: Legal = Choice("given", "random") | Several("a tuple with the number of every column once", Whole(0), least=1)
 """What an order may be."""
+Altered = Callable[[Law, Tensor], Tensor]
+"""Parameters of a law to those of the one to draw from in its place."""
 
 
 class Autoregressive(Density):
@@ -38,6 +41,8 @@ class Autoregressive(Density):
     What is missing costs nothing where it comes last in the order, in training too: its factors are left out, and
     `impute` draws it entry by entry. Other gaps would ask for a sum over all that may stand there, and are refused.
 
+    Rows with a shape, such as images, are laid flat within, and come back in their shape.
+
     Args:
         law: `auto` by the columns' kinds (normal, bernoulli, categorical, poisson), or one of these or `student` for
             all; `normal-mixture` is `auto` with mixtures of `parts` normals for real numbers; `logistic-mixture` is for
@@ -48,6 +53,7 @@ class Autoregressive(Density):
         conditional: whether it is p(x | y), of rows with a class each.
 
     Attributes:
+        shape: of a row.
         members: how many orders, or nets with one, it is the mean of.
         sequences: of each member, the numbers of the entries in its order.
         reads: of each input, the entry that it belongs to; those of a class, which all entries depend on, come first
@@ -57,6 +63,7 @@ class Autoregressive(Density):
 
     gaps = True
     entries: Laws
+    shape: tuple[int, ...]
     targets = "classes"
     legal = {
         "law": Choice("auto", *LAWS, *_MIXTURES),
@@ -87,6 +94,7 @@ class Autoregressive(Density):
         return ("x", "y") if self.conditional else ("x",)
 
     def build(self, spec: Spec) -> None:
+        self.shape = tuple(spec["x"].shape)
         self.entries = self._laws(spec["x"])
         self.table = bool(spec["x"].columns)
         self.given = int(spec["y"].classes or 0) if self.conditional else 0
@@ -184,8 +192,12 @@ class Autoregressive(Density):
         logs = self.entries.log_prob(theta, x)
         return (logs if observed is None else torch.where(observed, logs, 0)).sum(-1)
 
+    def flat(self, x: Tensor) -> Tensor:
+        """Rows of `shape` as rows of entries."""
+        return x.flatten(-len(self.shape))
+
     def _log_prob(self, x: Tensor, observed: Tensor | None, y: Tensor | None) -> Tensor:
-        each = self.log_members(x, observed, y)
+        each = self.log_members(self.flat(x), None if observed is None else self.flat(observed), y)
         return each[0] if len(each) == 1 else torch.logsumexp(each, 0) - math.log(len(each))
 
     def forward(self, batch: Batch, player: str = "") -> Output:
@@ -201,7 +213,9 @@ class Autoregressive(Density):
         return self._log_prob(x, observed, y)
 
     def refuse_rows(self, rows: Batch, *, training: bool) -> None:
-        super().refuse_rows(rows, training=training)
+        super().refuse_rows(
+            {**rows, **{n: self.flat(rows[n]) for n in ("x", "observed") if n in rows}}, training=training
+        )
         if training:
             self.refuse_gaps(rows.get("observed"))
 
@@ -243,6 +257,7 @@ class Autoregressive(Density):
         *,
         prefix: tuple[float | None, ...] = (),
         temperature: float = 1.0,
+        top_k: int | None = None,
         cached: bool = True,
     ) -> Tensor:
         """Rows drawn entry by entry.
@@ -255,17 +270,27 @@ class Autoregressive(Density):
             temperature: each entry is drawn in proportion to p^(1 / temperature): below 1 nearer to the likeliest. Of
                 bits and classes the logits are divided by it, of normals the variance is multiplied; other laws have
                 none but 1.
+            top_k: each class is drawn among so many likeliest, in proportion to their probabilities; for classes alone.
             cached: whether what is known is kept from entry to entry; the draws are the same.
         """
         Number(0, ends="(]").check(temperature, "the temperature of sample")
+        if top_k is not None:
+            Whole(1).check(top_k, "the top_k of sample")
         x, observed = self._prefix(n, prefix)
-        return self._completed(x, observed if prefix else None, y, float(temperature), cached)
+        altered = partial(_altered, temperature=float(temperature), top_k=top_k)
+        return self._completed(x, observed if prefix else None, y, altered, cached).unflatten(-1, self.shape)
 
     @capability(merge="share", kind="sequential", asks="rows", gives="x")
     def impute(self, x: Tensor, observed: Tensor, y: Tensor | None = None) -> Tensor:
         """Rows whose gaps are drawn given the rest: exact where what is missing comes last in the order."""
         self.refuse_gaps(observed)
-        return self._completed(torch.where(observed, x, 0), observed, y, 1.0, True)
+        x, observed = self.flat(x), self.flat(observed)
+        return self._completed(torch.where(observed, x, 0), observed, y, _altered, True).unflatten(-1, self.shape)
+
+    @property
+    def prefixed(self) -> Sequence[int]:
+        """The entries that the numbers of a prefix are for."""
+        return range(len(self.entries))
 
     def _prefix(self, n: int, prefix: Sequence[float | None]) -> tuple[Tensor, Tensor]:
         """Rows that begin with it, 0 elsewhere, and which entries are given."""
@@ -277,7 +302,9 @@ class Autoregressive(Density):
             )
         if not isinstance(prefix, tuple) or len(prefix) > d:
             raise ValueError(f"expected a prefix of at most {d} numbers, such as (1, None, 0), got {prefix!r}")
-        whole = [*prefix, *[None] * (d - len(prefix))]
+        whole: list[float | None] = [None] * d
+        for j, value in zip(self.prefixed, prefix, strict=False):
+            whole[j] = value
         observed = torch.tensor([[v is not None for v in whole]])
         row = torch.tensor([[0.0 if v is None else float(v) for v in whole]], dtype=torch.float64)
         self.refuse_gaps(observed)
@@ -285,7 +312,7 @@ class Autoregressive(Density):
         return row.to(like.device, like.dtype).expand(n, -1), observed.to(like.device).expand(n, -1)
 
     def _completed(
-        self, x: Tensor, observed: Tensor | None, y: Tensor | None, temperature: float, cached: bool
+        self, x: Tensor, observed: Tensor | None, y: Tensor | None, altered: Altered, cached: bool
     ) -> Tensor:
         """Rows with what is missing drawn: by the member that each row's posterior over them draws, given the rest.
 
@@ -294,7 +321,7 @@ class Autoregressive(Density):
         drawn = []
         for member in range(self.members):
             with place("member", member):
-                drawn.append(self.complete(x, observed, y, temperature, cached, member))
+                drawn.append(self.complete(x, observed, y, altered, cached, member))
         if len(drawn) == 1:
             return drawn[0]
         logs = x.new_zeros(len(drawn), len(x)) if observed is None else self.log_members(x, observed, y)
@@ -302,7 +329,7 @@ class Autoregressive(Density):
         return torch.stack(drawn, 1).gather(1, which.reshape(-1, 1, 1).expand(-1, 1, x.shape[1])).squeeze(1)
 
     def complete(
-        self, x: Tensor, observed: Tensor | None, y: Tensor | None, temperature: float, cached: bool, member: int
+        self, x: Tensor, observed: Tensor | None, y: Tensor | None, altered: Altered, cached: bool, member: int
     ) -> Tensor:
         """The same by one member."""
         batched = next(self.parameters()).new_zeros(())  # where replicas draw at once, so that what is written into is
@@ -315,12 +342,18 @@ class Autoregressive(Density):
                 theta = self.advance(known, inputs, kept, member)
             else:
                 theta = self.conditionals(inputs, member)[:, self.entries.places[j]]
-            drawn = law.draw(theta if temperature == 1 else law.tempered(theta, temperature), "x")
+            drawn = law.draw(altered(law, theta), "x")
             if observed is not None:
                 drawn = torch.where(observed[:, j], x[:, j], drawn)
             columns[j] = drawn
             inputs[:, self.spans[j]] = law.read(drawn)
         return torch.stack(columns, 1)
+
+
+def _altered(law: Law, theta: Tensor, temperature: float = 1.0, top_k: int | None = None) -> Tensor:
+    """The parameters of the law that is drawn from in place of this one."""
+    theta = theta if temperature == 1 else law.tempered(theta, temperature)
+    return theta if top_k is None else law.likeliest(theta, top_k)
 
 
 def random_order(entries: int, number: int) -> list[int]:

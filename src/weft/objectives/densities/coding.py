@@ -34,9 +34,11 @@ def compress(density: Autoregressive, X: Any, y: Any = None) -> Words:
     """
     stream = _constriction()
     rows = torch.as_tensor(np.asarray(X), dtype=torch.float64)
-    if rows.dim() != 2 or rows.shape[1] != len(density.entries):
-        raise ValueError(f"expected rows of {len(density.entries)} numbers, got shape {tuple(rows.shape)}")
+    if rows.shape[1:] != density.shape:
+        of = f"{len(density.entries)} numbers" if len(density.shape) == 1 else f"shape {density.shape}"
+        raise ValueError(f"expected rows of {of}, got shape {tuple(rows.shape)}")
     _refuse_other(density)
+    rows = density.flat(rows)
     density.entries.refuse(rows)
     coder = stream.queue.RangeEncoder()
 
@@ -71,7 +73,7 @@ def decompress(density: Autoregressive, words: Words, n: int, y: Any = None) -> 
             f"expected the words of {n} rows by this very model, got some that are left over or of others; give the n, "
             "y and parameters that they were compressed with"
         )
-    return rows.numpy().astype(np.int64)
+    return rows.unflatten(-1, density.shape).numpy().astype(np.int64)
 
 
 def _constriction() -> Any:

@@ -86,6 +86,13 @@ class Law:
             f"{temperature:g}; leave it out, or take one of 'bernoulli', 'categorical' and 'normal'"
         )
 
+    def likeliest(self, theta: Tensor, count: int) -> Tensor:
+        """The parameters of the law given that x is one of so many likeliest classes."""
+        raise ValueError(
+            f"expected no top_k for the law {self.name!r}, which is none of classes, got {count}; leave it out (a "
+            "temperature below 1 draws nearer to the likeliest), or take the law 'categorical'"
+        )
+
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         """The parameters of largest weighted likelihood.
 
@@ -266,6 +273,15 @@ class Categorical(Law):
 
     def tempered(self, theta: Tensor, temperature: float) -> Tensor:
         return theta / temperature
+
+    def likeliest(self, theta: Tensor, count: int) -> Tensor:
+        """Of classes that are alike, those that stand first."""
+        if count > self.classes:
+            raise ValueError(
+                f"expected a top_k of at most the {self.classes} classes, got {count}; leave it out for all"
+            )
+        rank = torch.argsort(theta, dim=-1, descending=True, stable=True).argsort(-1)
+        return torch.where(rank < count, theta, -torch.inf)
 
     def estimate(self, x: Tensor, weight: Tensor, floor: float) -> Tensor:
         each = torch.arange(self.classes, device=x.device, dtype=x.dtype)
