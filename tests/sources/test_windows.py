@@ -62,10 +62,10 @@ def test_a_run_that_was_stopped_ends_where_it_would_have(tmp_path, replicas):
     options = {"random_state": 0, "every": 2, "validation": held}
     options |= {} if replicas is None else {"replicas": replicas}
 
-    class Stop(Exception):
+    class Stop(Exception):  # noqa: N818
         pass
 
-    def stop(learner, record):
+    def stop(record):
         if record["step"] >= 6:
             raise Stop
 
@@ -73,14 +73,15 @@ def test_a_run_that_was_stopped_ends_where_it_would_have(tmp_path, replicas):
     whole = Learner(model, steps=10, folder=tmp_path / "whole", **options).fit(train)
     with pytest.raises(Stop):
         Learner(model, steps=10, folder=tmp_path / "run", callbacks=[stop], **options).fit(train)
+    other = Windows(TEXT[::-1], context=8, batch_size=4, holdout=0.2)
+    with pytest.raises(ValueError, match="tokens"):
+        weft.load(tmp_path / "run", validation=held).resume(other)
     resumed = weft.load(tmp_path / "run", validation=held).resume(train)
     for name, value in whole.module(0).state_dict().items():
         assert torch.equal(value, resumed.module(0).state_dict()[name]), name
     asked = ["a rolling", "stone"]
     np.testing.assert_array_equal(whole.log_prob(asked), resumed.log_prob(asked))
     assert resumed.replica(0).generate(["a st"], length=3, random_state=0)[0].startswith("a st")
-    with pytest.raises(ValueError):
-        weft.load(tmp_path / "run", validation=held).resume(Windows(TEXT[::-1], context=8, batch_size=4, holdout=0.2))
 
 
 @pytest.mark.parametrize(
