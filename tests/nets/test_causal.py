@@ -146,7 +146,7 @@ def test_a_net_of_ones_own_is_taken_if_it_is_causal():
         make_causal(Sums(3, 2), Recurrent, 3, 5, 4)
     with pytest.raises(ValueError, match=r"takes \(n, T, 4\), got an error from Sums"):
         make_causal(Sums(3, 2), Recurrent, 4, 2, 4)
-    with pytest.raises(TypeError, match="factory to return an nn.Module, got int"):
+    with pytest.raises(TypeError, match=r"factory to return an nn.Module, got int"):
         make_causal(lambda inputs, outputs: 3, Recurrent, 4, 2, 4)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.measures.information import fisher, fisher_overlap
     from weft.measures.risk import Risk, environment_risk
     from weft.measures.tasks import TaskMatrix, accuracy_matrix, task_scores
+    from weft.measures.text import bits_per_character
     from weft.scores.calibration import coverage, expected_calibration_error
     from weft.scores.tasks import average_accuracy, backward_transfer, forgetting, forward_transfer
 

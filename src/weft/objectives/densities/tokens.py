@@ -344,7 +344,8 @@ class TokenDensity(Density):
             rows.append(torch.where(ended, 0, token))
             if readable(ended) and bool(ended.all()):
                 break
-        return torch.stack(rows, 1) if rows else x[:, :0], size
+        found = torch.stack(rows, 1) if rows else x[:, :0]
+        return F.pad(found, (0, x.shape[1] + more - found.shape[1])), size  # as wide as that of any other rows
 
     def _ways(self, cached: bool) -> tuple[Callable[..., Any], Callable[..., Tensor]]:
         """How to go from step to step: by what is kept, or by all steps anew."""
