@@ -60,8 +60,8 @@ class OrderOfDependence(Claim):
     statement = (
         "A model that is trained on windows of L steps has learned a dependence of order L at most: of bits that "
         "repeat those of k steps before, it knows nothing with L < k and all with L = k, be it an RNN, an LSTM, a "
-        "WaveNet or a Transformer. Within its steps a plain RNN still does not learn what is far back, since its gradient "
-        "fades faster with each step than an LSTM's."
+        "WaveNet or a Transformer. Within its steps a plain RNN still does not learn what is far back, since its "
+        "gradient fades faster with each step than an LSTM's."
     )
     reference = (
         "Bengio, Simard and Frasconi, “Learning long-term dependencies with gradient descent is difficult”, IEEE "
@@ -143,6 +143,7 @@ class OrderOfDependence(Claim):
             batch_size=200,
             optimizer=Optimizer("adam", lr=lr),
             schedule="cosine",
+            every=max(1, steps // 4),
             replicas=len(seeds),
             random_state=seeds[0],
         )
