@@ -124,14 +124,14 @@ class _Layer(nn.Module):
         with warnings.catch_warnings():  # cuDNN's, that the weights do not lie in one piece
             warnings.simplefilter("ignore")
             if self.kind == "lstm":
-                return torch._VF.lstm(x, start, weights, *options)[0]  # type: ignore[attr-defined]
-            kernel = torch._VF.gru if self.kind == "gru" else torch._VF.rnn_tanh  # type: ignore[attr-defined]
+                return torch._VF.lstm(x, start, weights, *options)[0]
+            kernel = torch._VF.gru if self.kind == "gru" else torch._VF.rnn_tanh
             answer: Tensor = kernel(x, start[0], weights, *options)[0]
             return answer
 
     def start(self, like: Tensor) -> Hidden:
         """Zeros, of the rows' number."""
-        zeros = (like[:, :1] * 0).expand(-1, self.width)
+        zeros = like.new_zeros(len(like), self.width)
         return (zeros, zeros) if self.kind == "lstm" else (zeros,)
 
     def reads(self, x: Tensor) -> Tensor:
