@@ -4,8 +4,8 @@ The LSTM: an embedding and a state of 128, batches of 32 windows of 64 character
 Shakespeare (of WEFT_DATA; else random ones), Adam. Weft's turn is a whole `Learner.fit`. The bare loop is plain PyTorch
 with `nn.LSTM` and the fused Adam, over tokens that lie in memory.
 
-The draws: 4 rows of 784 tokens of a Transformer of 2 layers, 4 heads and 128 values, by the keys and values that are kept, and by
-a pass over all tokens so far at each.
+The draws: 4 rows of 784 tokens of a Transformer of 2 layers, 4 heads and 128 values, by the keys and values that are
+kept, and by a pass over all tokens so far at each.
 """
 
 from __future__ import annotations
