@@ -73,12 +73,20 @@ def bare_loop() -> Turn:
 
 
 def drawn(cached: bool) -> Turn:
-    from weft import Learner
+    from weft.core.random import key_of, keyed
+    from weft.core.source import Field
+    from weft.engine.build import build
     from weft.objectives import CausalTransformer
 
     objective = CausalTransformer(layers=2, heads=4, width=128, ends=False, context=POSITIONS)
-    learner = Learner(objective, steps=1, device="cpu", random_state=0).fit(torch.arange(64).reshape(2, 32) % 16)
-    return timed(lambda: learner.sample(ROWS, length=POSITIONS, cached=cached))
+    model = build(objective, {"x": Field((POSITIONS,), torch.int64, 16)}, 0, torch.float32).eval()
+
+    @torch.no_grad()
+    def draw() -> None:
+        with keyed(key_of(0), torch.arange(ROWS)):
+            model.sample(ROWS, length=POSITIONS, cached=cached)
+
+    return timed(draw)
 
 
 CONTESTANTS = {
@@ -88,7 +96,7 @@ CONTESTANTS = {
     "draws, naive": lambda: drawn(False),
 }
 PEERS: set[str] = set()
-ROUNDS = 5
+ROUNDS = 3
 COMPARISONS = [
     Comparison("weft", "bare loop", price=1.05),
     Comparison("draws, cached", "draws, naive", faster=20.0),
