@@ -33,7 +33,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 NAMES = (
     *("mnist_epoch", "and_mask", "coupled", "fisher", "continual", "replicas", "maml", "cartpole", "startup"),
-    *("mixtures", "hmm", "autoregressive"),
+    *("mixtures", "hmm", "autoregressive", "sequences"),
 )
 PACKAGES = ("torch", "numpy", "skorch", "avalanche-lib", "higher", "stable-baselines3", "gymnasium", "hmmlearn")
 # As in the Makefile, and for every contestant alike: see there.

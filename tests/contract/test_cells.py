@@ -83,11 +83,13 @@ def imagined():
     fields = [("x",), ("x", "y"), ("x", "label_y"), ("x", "y", "environment"), ("x", "reward"), ("seen", "reward")]
     offers = [(), ("predict",), ("sample",), ("predict", "sample"), ("label_predict", "predict")]
     for given in itertools.product(flags, zip(provides, laws, strict=True), fields, offers):
-        (players, decomposable, smooth, likelihood, on_policy, solved, adapts), (provided, named), read, offered = given
+        (players, decomposable, movable, likelihood, on_policy, solved, adapts), (provided, named), read, offered = (
+            given
+        )
         yield SimpleNamespace(
             players=players,
             decomposable=decomposable,
-            smooth=smooth,
+            movable=movable,
             likelihood=likelihood,
             on_policy=on_policy,
             solved=solved,

@@ -8,6 +8,7 @@ import pytest
 import weft
 from weft import Learner, Optimizer
 from weft.core.vocabulary import VOCABULARY, decoded, encoded, learned, size_of
+from weft.measures import bits_per_character
 from weft.objectives import CharRNN
 from weft.sources import Windows
 
@@ -58,7 +59,7 @@ def test_a_run_keeps_its_byte_pairs(tmp_path):
     assert again.vocabulary_ == learner.vocabulary_
     np.testing.assert_array_equal(again.log_prob(TEXTS[:4]), learner.log_prob(TEXTS[:4]))
     assert again.sample(3, random_state=0) == learner.sample(3, random_state=0)
-    bits = weft.measures.bits_per_character(learner, TEXTS[:4])
+    bits = bits_per_character(learner, TEXTS[:4])
     assert bits == pytest.approx(-learner.log_prob(TEXTS[:4]).sum() / sum(map(len, TEXTS[:4])) / np.log(2))
 
 
@@ -81,4 +82,4 @@ def test_a_source_and_an_objective_have_one_vocabulary():
 def test_bits_a_character_are_asked_of_text(monkeypatch):
     learner = Learner(CharRNN(width=4), steps=1, random_state=0).fit([[0, 1], [1, 1, 0]])
     with pytest.raises(ValueError, match="expected a learner of text, got one of token numbers"):
-        weft.measures.bits_per_character(learner, ["ab"])
+        bits_per_character(learner, ["ab"])

@@ -31,7 +31,7 @@ class Composed(Objective):
       a dictionary; what `get_params` and `set_params` call it is spelled `heads__mass`;
     - of the batch every part is shown the fields that are `shared` as they are, and of its other ones its own, which
       are called `mass_y` outside; the wrapped part is shown the whole batch;
-    - decomposable, smooth: all parts are; on-policy: any part is; fields, and their kinds: the shared ones and
+    - decomposable, movable: all parts are; on-policy: any part is; fields, and their kinds: the shared ones and
       all parts' own, in their order; a table is read as its parts read it, with gaps where all of them take them;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
@@ -175,8 +175,8 @@ class Composed(Objective):
         return all(part.decomposable for part in self.parts().values())
 
     @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        return all(part.smooth for part in self.parts().values())
+    def movable(self) -> bool:  # type: ignore[override]
+        return all(part.movable for part in self.parts().values())
 
     @property
     def on_policy(self) -> bool:  # type: ignore[override]

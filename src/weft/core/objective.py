@@ -264,7 +264,7 @@ class Objective(Configured, nn.Module):
         decomposable: whether an example's loss depends on that example alone, given the net's outputs. Coupled losses
             (contrastive) say False, and single-example gradients are refused; a net that mixes the rows (batch
             normalization) is found out by itself.
-        smooth: whether the losses have a gradient in `x`, so that inputs can be moved by it; tokens, and what is
+        movable: whether the losses have a gradient in `x`, so that inputs can be moved by it; tokens, and what is
             quantized, have none.
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
@@ -300,7 +300,7 @@ class Objective(Configured, nn.Module):
 
     players: ClassVar[tuple[str, ...]] = ()
     decomposable: bool = True
-    smooth: bool = True
+    movable: bool = True
     likelihood: bool = False
     on_policy: bool = False
     solved: bool = False

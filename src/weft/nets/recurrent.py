@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import ClassVar
 
 import torch
@@ -121,17 +122,16 @@ class _Layer(nn.Module):
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         start = tuple(state.unsqueeze(0) for state in self.start(x[:, 0]))
         options = (True, 1, 0.0, self.training, False, True)
-        with warnings.catch_warnings():  # cuDNN's, that the weights do not lie in one piece
-            warnings.simplefilter("ignore")
-            if self.kind == "lstm":
-                return torch._VF.lstm(x, start, weights, *options)[0]  # type: ignore[attr-defined]
-            kernel = torch._VF.gru if self.kind == "gru" else torch._VF.rnn_tanh  # type: ignore[attr-defined]
-            answer: Tensor = kernel(x, start[0], weights, *options)[0]
-            return answer
+        kernel = {"lstm": torch._VF.lstm, "gru": torch._VF.gru, "rnn": torch._VF.rnn_tanh}[self.kind]
+        with warnings.catch_warnings() if x.is_cuda else nullcontext():
+            if x.is_cuda:  # where cuDNN would say that the weights do not lie in one piece
+                warnings.simplefilter("ignore")
+            answer: Tensor = kernel(x, start if self.kind == "lstm" else start[0], weights, *options)[0]
+        return answer
 
     def start(self, like: Tensor) -> Hidden:
         """Zeros, of the rows' number."""
-        zeros = (like[:, :1] * 0).expand(-1, self.width)
+        zeros = like.new_zeros(len(like), self.width)
         return (zeros, zeros) if self.kind == "lstm" else (zeros,)
 
     def reads(self, x: Tensor) -> Tensor:

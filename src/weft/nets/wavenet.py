@@ -87,7 +87,7 @@ class DilatedConvolutions(Causal):
     def begin(self, like: Tensor, steps: int) -> list[deque[Tensor]]:
         """A queue for each convolution, of the inputs that it will read again."""
         zeros = (like[:, :1] * 0).expand(-1, self.mix.in_features).to(self.mix.weight.dtype)
-        return [deque([zeros] * block.past, block.past) for block in self.blocks]  # type: ignore[operator, arg-type]
+        return [deque([zeros] * block.past, block.past) for block in self.blocks]  # type: ignore[call-overload, operator]
 
     def advance(self, x: Tensor, kept: list[deque[Tensor]]) -> Tensor:
         x = self.enter(x)

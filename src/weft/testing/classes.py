@@ -11,7 +11,7 @@ __all__ = ["TRAITS", "Declared", "TraitClass", "declared", "trait_class"]
 TRAITS = (
     "players",
     "decomposable",
-    "smooth",
+    "movable",
     "likelihood",
     "on_policy",
     "solved",
@@ -31,7 +31,7 @@ class TraitClass(NamedTuple):
 
     Attributes:
         game: whether it has players.
-        decomposable, smooth, likelihood, on_policy, solved, adapts, provides: as declared.
+        decomposable, movable, likelihood, on_policy, solved, adapts, provides: as declared.
         usual: whether what it predicts is of classes or normal, which strategies ask that draw or temper it.
         inputs: whether it reads x.
         bare: whether nothing comes along with x (what is observed, how long rows are).
@@ -42,7 +42,7 @@ class TraitClass(NamedTuple):
 
     game: bool
     decomposable: bool
-    smooth: bool
+    movable: bool
     likelihood: bool
     on_policy: bool
     solved: bool
@@ -68,7 +68,7 @@ def trait_class(objective: Objective) -> TraitClass:
     return TraitClass(
         game=bool(objective.players),
         decomposable=objective.decomposable,
-        smooth=objective.smooth,
+        movable=objective.movable,
         likelihood=objective.likelihood,
         on_policy=objective.on_policy,
         solved=objective.solved,

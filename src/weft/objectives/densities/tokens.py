@@ -61,7 +61,7 @@ class TokenDensity(Density):
     kinds: Mapping[str, str] = {"x": "tokens"}
     columns = "features"
     targets = "classes"
-    smooth = False
+    movable = False
     provides = frozenset({"mass"})
     spread = 1.0  # the deviation that tokens' vectors begin with
     symbols: int
@@ -109,7 +109,11 @@ class TokenDensity(Density):
         self.given = nn.Embedding(given, self.width) if given else None
         steps = (self.context or self.longest) + self.ends
         self.net = make_causal(
-            self.net, lambda i, o: self.connect(i, o, steps), self.width, self.symbols + self.ends, steps
+            self.net,  # type: ignore[arg-type]
+            lambda i, o: self.connect(i, o, steps),
+            self.width,
+            self.symbols + self.ends,
+            steps,
         )
         self.reset_parameters()
 
@@ -157,7 +161,8 @@ class TokenDensity(Density):
         """Of each next token given those before, `(n, T, symbols)`; with `ends` T + 1 of them, the end among all."""
         begin = torch.full_like(tokens[:, :1] if tokens.shape[1] else tokens.new_zeros(len(tokens), 1), self.symbols)
         before = torch.cat([begin, tokens if self.ends else tokens[:, :-1]], 1)
-        return self.net(self.read(before, y))  # type: ignore[operator, misc]
+        answer: Tensor = self.net(self.read(before, y))  # type: ignore[operator, misc, assignment]
+        return answer
 
     def nats(self, x: Tensor, length: Tensor, y: Tensor | None) -> Tensor:
         """-log p of each token, and with `ends` of the end behind them: `(n, T)`, 0 after a row's own."""
@@ -172,10 +177,12 @@ class TokenDensity(Density):
         return torch.where(counted, each, 0)
 
     def forward(self, batch: Batch, player: str = "") -> Output:
-        length = self._length(batch)
-        mass = (length + self.ends).clamp_min(1)
-        nats = self.nats(batch["x"], length, batch["y"] if self.conditional else None)
+        mass = self.masses(batch)
+        nats = self.nats(batch["x"], self._length(batch), batch["y"] if self.conditional else None)
         return Output(nats.sum(-1) / mass, mass=mass)
+
+    def masses(self, batch: Batch) -> Tensor:
+        return (self._length(batch) + self.ends).clamp_min(1)
 
     def _length(self, batch: Batch) -> Tensor:
         if "x_length" not in batch:

@@ -60,7 +60,7 @@ class AdversarialTraining(Strategy):
             return "it moves the inputs x, and this objective's batches are drawn by the learner's own actions"
         if "x" not in objective.fields:
             return f"it moves the inputs x, and {type(objective).__name__} reads none: {', '.join(objective.fields)}"
-        if not objective.smooth:
+        if not objective.movable:
             return (
                 f"it moves the inputs x by the loss's gradient, and {type(objective).__name__} has none: its inputs "
                 "are tokens, or are quantized"
