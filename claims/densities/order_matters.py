@@ -82,11 +82,11 @@ class OrderMatters(Claim):
         "either side. A net of one order must lose at least 3 nats when it is asked in the better of the two others; "
         "the net of all orders at most a third of that, between the best and the worst of the three. Of half an image "
         "given the other half, the net of all orders must be better by 1 nat than the best of the nets of one order "
-        "asked so, and by .5 than pixels by themselves."
+        "asked so, and by .5 than pixels by themselves. The net of all orders has more to learn, and is trained longer."
     )
     first_seed = 100
-    quick = {"seeds": 5, "hidden": 64, "steps": 400, "rate": 0.01}
-    full = {"seeds": 10, "hidden": 128, "steps": 1500, "rate": 0.005}
+    quick = {"seeds": 5, "hidden": 64, "steps": 300, "longer": 900, "rate": 0.01}
+    full = {"seeds": 6, "hidden": 200, "steps": 1000, "longer": 4000, "rate": 0.003}
     mutant = Mutant(
         what="training in one order in place of all",
         misses="any order: that over the least",
@@ -104,7 +104,8 @@ class OrderMatters(Claim):
             kind = AnyOrder if name == AGNOSTIC else MADE
             own = {"agnostic": True} if name == AGNOSTIC else {}
             model = kind((setting.hidden, setting.hidden), law="bernoulli", order=order, **own)
-            learner = report.fit(self.learner(model, seeds, setting), rows, what=name)
+            steps = setting.longer if name == AGNOSTIC else setting.steps
+            learner = report.fit(self.learner(model, seeds, steps, setting.rate), rows, what=name)
             each = [learner.replica(k).objective_ for k in range(len(seeds))]
             found[name] = np.array([[nats(one, bits, asked).mean() for asked in ORDERS.values()] for one in each])
             filled[name] = np.array([[self.fill(one, bits, gap) for gap in GAPS.values()] for one in each])
@@ -160,7 +161,7 @@ class OrderMatters(Claim):
         with report.picture(
             "order_matters",
             alt="Three groups of bars, one for each order that is asked for. Each net that was trained in one order "
-            "has a low bar in its own order and high ones in others; the net trained in all orders has low bars in all.",
+            "has a low bar in its own order and high ones in others; the net trained in all has low bars in all.",
             caption="Nats for an image by the order that is asked for; colours: the order of training.",
             size=(7.6, 3.8),
         ) as ax:
@@ -173,13 +174,13 @@ class OrderMatters(Claim):
             ax.set_xticks(range(3), list(ORDERS))
             ax.legend(title="trained", ncols=4, loc="upper center", fontsize=8)
 
-    def learner(self, model: Any, seeds: list[int], setting: Any) -> Learner:
+    def learner(self, model: Any, seeds: list[int], steps: int, rate: float) -> Learner:
         """All seeds at once."""
         return Learner(
             model,
-            steps=setting.steps,
+            steps=steps,
             batch_size=100,
-            optimizer=Optimizer("adam", lr=setting.rate),
+            optimizer=Optimizer("adam", lr=rate),
             schedule="cosine",
             replicas=len(seeds),
             random_state=seeds[0],
