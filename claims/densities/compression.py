@@ -93,15 +93,16 @@ class Compression(Claim):
         "probabilities are rounded to 24 bits, and no shorter than -log2 p less one bit in a thousand (single "
         "precision). Not one pixel may come back wrong. The code must be shorter than each format's best: PNG and WebP "
         "get all images as one, 1 or 32 of them beside each other, PNG at its least depth; xz gets bytes or packed "
-        "bits. The net's own size is not counted, as both sides have it."
+        "bits. The net's own size is not counted, as both sides have it. It has one hidden layer and a random order, both "
+        "chosen on other seeds: with two layers from left to right and as little training xz was shorter."
     )
-    quick = {"seeds": 5, "data": {"bits, 14 x 14": (14, 2)}, "rows": 5000, "test": 200, "hidden": 100, "steps": 400}
+    quick = {"seeds": 5, "data": {"bits, 14 x 14": (14, 2)}, "rows": 5000, "test": 200, "hidden": 128, "steps": 300}
     full = {
         "seeds": 5,
         "data": {"bits, 28 x 28": (28, 2), "4 bits, 14 x 14": (14, 16)},
         "rows": 60_000,
         "test": 1000,
-        "hidden": 256,
+        "hidden": 400,
         "steps": 700,
     }
     mutant = Mutant(
@@ -120,7 +121,7 @@ class Compression(Claim):
             law: dict[str, Any] = {"law": "bernoulli"}
             if levels > 2:
                 law = {"law": "logistic-mixture", "classes": levels, "parts": 3}
-            model = MADE((setting.hidden, setting.hidden), **law)
+            model = MADE((setting.hidden,), order="random", **law)
             learner = report.fit(self.learner(model, seeds, setting), X.astype(np.float32), what=name)
             words, said, wrong = [], [], []
             for k in range(len(seeds)):
@@ -171,7 +172,7 @@ class Compression(Claim):
             model,
             steps=setting.steps,
             batch_size=100,
-            optimizer=Optimizer("adam", lr=0.003),
+            optimizer=Optimizer("adam", lr=0.006),
             schedule="cosine",
             replicas=len(seeds),
             random_state=seeds[0],
