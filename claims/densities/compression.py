@@ -93,8 +93,8 @@ class Compression(Claim):
         "probabilities are rounded to 24 bits, and no shorter than -log2 p less one bit in a thousand (single "
         "precision). Not one pixel may come back wrong. The code must be shorter than each format's best: PNG and WebP "
         "get all images as one, 1 or 32 of them beside each other, PNG at its least depth; xz gets bytes or packed "
-        "bits. The net's own size is not counted, as both sides have it. It has one hidden layer and a random order, both "
-        "chosen on other seeds: with two layers from left to right and as little training xz was shorter."
+        "bits. The net's own size is not counted, as both sides have it. It has one hidden layer and a random order, "
+        "chosen after a run with two layers from left to right, as little trained, of which xz was shorter."
     )
     quick = {"seeds": 5, "data": {"bits, 14 x 14": (14, 2)}, "rows": 5000, "test": 200, "hidden": 128, "steps": 300}
     full = {

