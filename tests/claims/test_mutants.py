@@ -11,7 +11,15 @@ from weft.report.digests import BY_HAND, EARLIER, digest, standing
 
 from .selection import chosen
 
-IMAGES = {"coloured_mnist", "fisher_overlap", "fishers", "permuted_mnist", "richer_posteriors"}
+IMAGES = {
+    "binarized_mnist",
+    "coloured_mnist",
+    "compression",
+    "fisher_overlap",
+    "fishers",
+    "permuted_mnist",
+    "richer_posteriors",
+}
 PATHS = {claim.name: claim.path for claim in listed()}
 CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -16,7 +16,15 @@ from weft.strategies import EWC, Laplace
 from .selection import TEST, chosen
 
 # Those that need images in their quick setting.
-IMAGES = {"coloured_mnist", "fisher_overlap", "fishers", "permuted_mnist", "richer_posteriors"}
+IMAGES = {
+    "binarized_mnist",
+    "coloured_mnist",
+    "compression",
+    "fisher_overlap",
+    "fishers",
+    "permuted_mnist",
+    "richer_posteriors",
+}
 PATHS = {claim.name: claim.path for claim in listed()}
 CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))
 

@@ -77,8 +77,7 @@ class Learner(Taking, Answers):
         replicas: how many independent copies to train at once, with seeds `random_state`,
             `random_state + 1`, ...; or lists by parameter name, a sweep.
         augment: a function of a training row's `x`, such as a transform of torchvision, or one of a batch that is
-            marked `weft.sources.batchwise`; it draws anew at each step. Validation and answers see rows as given (a
-            share held out is made too where the function says that it `changes` their kind, as `weft.data.binarize`).
+            marked `weft.sources.batchwise`; it draws anew at each step. Validation and answers see rows as given.
         init: `reset` draws given modules anew, `keep` keeps them; by pattern, or from a learner, module or file.
         warm_start: whether `fit` goes on from the last one.
         random_state: the seed; None takes one from NumPy's global state, as scikit-learn does.

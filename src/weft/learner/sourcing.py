@@ -74,7 +74,7 @@ def sources(
     source = arrays if settings.augment is None else Mapped(arrays, settings.augment)
     if isinstance(held, float):
         apart: Source = Arrays(**data, **{**common, "grouped": False}, part="validation")
-        return source, Mapped(apart, settings.augment) if isinstance(source, Mapped) and source.changes else apart
+        return source, Mapped(apart, source.function) if isinstance(source, Mapped) and source.changes else apart
     if isinstance(held, tuple):
         # What training began with is known now.
         later = Reader(reader.learner, objective, settings.dtype, source.spec, asked=True)

@@ -169,24 +169,25 @@ class MaskedMLP(nn.Module):
             masks: of an order, as `masks` gives them for this one of the assignments.
             which: the assignment of hidden degrees.
         """
-        kept, below = Walk(), None
-        for layer, own in enumerate(self.layers):
-            weight, bias = own.weight * masks[layer], own.bias  # type: ignore[operator]
+        kept = Walk()
+        layers: list[MaskedLinear] = list(self.layers)  # type: ignore[arg-type]
+        below: list[int] | None = None
+        for layer, own in enumerate(layers):
+            weight, bias = own.weight * masks[layer], own.bias + 0
             if self.told and not layer:  # companions are always 1: what they add does not change
-                bias = bias + weight[:, x.shape[1] :].sum(1)  # type: ignore[operator]
+                bias = bias + weight[:, x.shape[1] :].sum(1)
                 weight = weight[:, : x.shape[1]]
             if below is not None:
                 weight = weight[:, below]
-            if layer == len(self._widths):
-                own_of = weight.split(self._sizes), bias.split(self._sizes)  # type: ignore[operator]
-                kept.outputs = list(zip(*own_of, strict=True))
+            if own is layers[-1]:
+                kept.outputs = list(zip(weight.split(self._sizes), bias.split(self._sizes), strict=True))
                 if self._free:
                     kept.given = list(self.direct(x[:, self._free]).split(self._sizes, 1))
                 break
             below, counts = self._by_degree[which][layer]
             hidden = weight.new_zeros(()) + x.new_zeros(len(x), len(bias))  # one for each replica, if there are some
             kept.hidden.append(hidden)
-            parts = weight[below].split(counts), bias[below].split(counts), hidden.split(counts, 1)  # type: ignore[index]
+            parts = weight[below].split(counts), bias[below].split(counts), hidden.split(counts, 1)
             kept.units.append([found if len(found[1]) else None for found in zip(*parts, strict=True)])
         return kept
 
