@@ -44,6 +44,7 @@ from weft.objectives import (
     NaiveBayes,
     NeuralBelief,
     PixelCNN,
+    PixelRNN,
     Regression,
     StateSpace,
 )
@@ -304,6 +305,22 @@ OBJECTIVES = {
     ),
     "pixel-cnn": Case(
         lambda net: PixelCNN(layers=2, width=4, kernel=3),
+        {"X": IMAGES},
+        settings=FAST,
+        episodes=rows_of(IMAGES, observed=complete(IMAGES)),
+        strategies=ITSELF,
+        gaps=at_the_end,
+    ),
+    "pixel-rnn": Case(
+        lambda net: PixelRNN(layers=1, width=4, kernel=3),
+        {"X": IMAGES},
+        settings=FAST,
+        episodes=rows_of(IMAGES, observed=complete(IMAGES)),
+        strategies=ITSELF,
+        gaps=at_the_end,
+    ),
+    "pixel-rnn, along the diagonals": Case(
+        lambda net: PixelRNN(kind="diagonal", layers=1, width=4, kernel=3),
         {"X": IMAGES},
         settings=FAST,
         episodes=rows_of(IMAGES, observed=complete(IMAGES)),

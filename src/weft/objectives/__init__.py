@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from weft.objectives.densities.nce import NCE
     from weft.objectives.densities.neural_belief import NeuralBelief
     from weft.objectives.densities.pixelcnn import PixelCNN
+    from weft.objectives.densities.pixelrnn import PixelRNN
     from weft.objectives.densities.rbm import RBM
     from weft.objectives.densities.state_space import StateSpace
     from weft.objectives.games.dann import DANN
