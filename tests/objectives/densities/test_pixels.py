@@ -484,7 +484,26 @@ def test_images_that_are_none_are_refused():
         fit(SQUARES, law="logistic-mixture")
 
 
+def test_channels_that_come_last_are_refused():
+    with pytest.raises(ValueError, match=r"got \(8, 8, 3\), which seem to have their channels last; X\.transpose"):
+        Learner(PixelCNN(**SMALL), steps=1).fit(np.zeros((5, 8, 8, 3)))
+
+
 def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(
+        ValueError, match="expected at most 1 dilations for 2 layers of PixelCNN, the first of which has"
+    ):
+        PixelCNN(layers=2, dilations=(1, 2)).validate()
+    PixelCNN(layers=1).validate()
+    for model in (PixelCNN, PixelRNN):
+        with pytest.raises(
+            ValueError, match="expected classes for the laws 'categorical' and 'logistic-mixture' alone"
+        ):
+            model(classes=4).validate()
+    with pytest.raises(ValueError, match="expected an odd kernel for PixelRNN"):
+        PixelRNN(kernel=4).validate()
+    with pytest.raises(ValueError, match="expected PixelRNN's kind to be one of 'row', 'diagonal'"):
+        PixelRNN(kind="rows").validate()
     with pytest.raises(
         ValueError, match="expected an odd kernel for PixelCNN, with the pixel in its middle, got 4; try 5"
     ):
