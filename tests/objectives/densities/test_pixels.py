@@ -491,7 +491,7 @@ def test_channels_that_come_last_are_refused():
 
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(
-        ValueError, match="expected at most 1 dilations for 2 layers of PixelCNN, the first of which has"
+        ValueError, match="expected at most 1 dilations for 2 layers of PixelCNN, the first having none"
     ):
         PixelCNN(layers=2, dilations=(1, 2)).validate()
     PixelCNN(layers=1).validate()

@@ -83,8 +83,8 @@ class PixelCNN(Images):
         self.refuse_even(self.kernel)
         if len(self.dilations) >= self.layers and any(d != 1 for d in self.dilations):
             raise ValueError(
-                f"expected at most {self.layers - 1} dilations for {self.layers} layers of PixelCNN, the first of which "
-                f"has none, got {tuple(self.dilations)}; take more layers"
+                f"expected at most {self.layers - 1} dilations for {self.layers} layers of PixelCNN, the first having "
+                f"none, got {tuple(self.dilations)}; take more layers"
             )
 
     def connect(self) -> None:
