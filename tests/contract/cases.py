@@ -46,6 +46,8 @@ from weft.objectives import (
     NaiveBayes,
     NeuralBelief,
     PixelCNN,
+    PixelRNN,
+    PixelTransformer,
     Regression,
     StateSpace,
     WaveNet,
@@ -188,6 +190,14 @@ ADAM = Optimizer("adam", lr=0.01)
 # What a GAN draws are no bits: what an objective itself draws are.
 ITSELF = {"generative-replay": GenerativeReplay(size=40, rows=10)}
 FAST = {"optimizer": Optimizer("adam", lr=0.05)}
+
+
+def painted(make):
+    """A density of small images."""
+    told = {"settings": FAST, "strategies": ITSELF, "gaps": at_the_end}
+    return Case(make, {"X": IMAGES}, episodes=rows_of(IMAGES, observed=complete(IMAGES)), **told)
+
+
 OBJECTIVES = {
     "classification": Case(
         lambda net: Classification(noisy if net == "noisy" else None, hidden=(16,)),
@@ -337,13 +347,10 @@ OBJECTIVES = {
         settings=FAST,
         episodes=rows_of(tasks=3, shots=4, **WAVES),
     ),
-    "pixel-cnn": Case(
-        lambda net: PixelCNN(layers=2, width=4, kernel=3),
-        {"X": IMAGES},
-        settings=FAST,
-        episodes=rows_of(IMAGES, observed=complete(IMAGES)),
-        strategies=ITSELF,
-        gaps=at_the_end,
+    "pixel-cnn": painted(lambda net: PixelCNN(layers=2, width=4, kernel=3)),
+    "pixel-rnn": painted(lambda net: PixelRNN(layers=1, width=4, kernel=3)),
+    "pixel-transformer": painted(
+        lambda net: PixelTransformer(layers=1, heads=2, width=8, dropout=0.1 * (net == "noisy"))
     ),
     "histogram": Case(lambda net: Histogram(bins=2, tails=0.1), {"X": X[:, :2]}),
     "kernel-density": Case(lambda net: KernelDensity(bandwidth="scott"), {"X": X}),

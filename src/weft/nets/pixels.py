@@ -129,6 +129,9 @@ class PixelLayer(nn.Module):
         given: how many numbers each image is given, such as its class.
         told: how many of its sums they are added to.
         first: whether nothing is added to what came in.
+
+    Attributes:
+        step, pad: how many columns there are from tap to tap, and how many its taps reach to the left.
     """
 
     across: MaskedConv2d
@@ -139,17 +142,13 @@ class PixelLayer(nn.Module):
         super().__init__()
         self.before, self.after = list(before), list(after)
         self.across, self.first = across, first
+        self.step, self.pad = across.dilation, across.left * across.dilation
         self.out = MaskedConv2d(follows(torch.tensor(after), torch.tensor(after))[..., None, None])
         self.told = nn.Linear(given, told, bias=False) if given else None
         channels, features, sums = max(after) + 1, len(after), across.mask.shape[0]
         every = [[i for i in range(features) if after[i] == channel] for channel in range(channels)]
         self.owns = [slice(own[0], own[-1] + 1) for own in every]
         self.sums = [[p * features + i for p in range(sums // features) for i in own] for own in every]
-
-    @property
-    def pad(self) -> int:
-        """How many columns left of a row its taps reach."""
-        return self.across.left * self.across.dilation
 
     def tell(self, given: Tensor | None, parts: int = 1) -> tuple[Tensor | float, ...]:
         """What is added to the sums of each image, `(n, told, 1, 1)` in so many parts."""
@@ -201,10 +200,13 @@ class PixelLayer(nn.Module):
     def pixel(self, kept: Kept, column: int, channel: int) -> Tensor:
         """What goes out at a pixel of the features of a channel, once all before it is known."""
         own, pad = self.owns[channel], self.pad
-        seen = kept["row"][:, column : column + pad + 1 : self.across.dilation].flatten(1)
-        sums = seen @ kept["taps"][channel] + kept["base"][channel][:, column]
-        kept["mixed"][:, own] = self.active(kept, column, channel, sums)
-        new = F.linear(kept["mixed"], *kept["out"][channel])
+        seen = kept["row"][:, column : column + pad + 1 : self.step].flatten(1)
+        sums = torch.addmm(kept["base"][channel][:, column], seen, kept["taps"][channel])
+        active = self.active(kept, column, channel, sums)
+        if len(self.owns) > 1:  # beside those of the channels before
+            kept["mixed"][:, own] = active
+            active = kept["mixed"]
+        new = F.linear(active, *kept["out"][channel])
         return new if self.first else kept["row"][:, column + pad, own] + new
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weft.objectives.densities.neural_belief import NeuralBelief
     from weft.objectives.densities.pixel_transformer import PixelTransformer
     from weft.objectives.densities.pixelcnn import PixelCNN
+    from weft.objectives.densities.pixelrnn import PixelRNN
     from weft.objectives.densities.rbm import RBM
     from weft.objectives.densities.state_space import StateSpace
     from weft.objectives.densities.wavenet import WaveNet

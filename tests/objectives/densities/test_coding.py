@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft import Learner, Optimizer
-from weft.objectives import FVBN, MADE, NADE, NeuralBelief, PixelCNN
+from weft.objectives import FVBN, MADE, NADE, NeuralBelief, PixelCNN, PixelRNN
 
 pytest.importorskip("constriction", reason="the entropy coder is not installed: pip install 'weft[coding]'")
 from weft.objectives.densities.coding import compress, decompress
@@ -75,6 +75,8 @@ def test_what_cannot_be_coded_is_refused():
         PixelCNN(
             layers=2, width=9, kernel=3, gated=False, law="logistic-mixture", classes=3, parts=2, conditional=True
         ),
+        PixelRNN(layers=1, width=9, law="categorical", classes=3),
+        PixelRNN(kind="diagonal", layers=1, width=9, law="categorical", classes=3),
     ],
 )
 def test_images_come_back_and_cost_their_probability(model):

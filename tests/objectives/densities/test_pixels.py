@@ -12,8 +12,8 @@ from weft.core.random import key_of, keyed
 from weft.core.source import Field
 from weft.engine.asking import _looped
 from weft.engine.build import build
-from weft.nets import pixels
-from weft.objectives import PixelCNN
+from weft.nets import pixel_cells, pixels
+from weft.objectives import PixelCNN, PixelRNN
 from weft.testing import check_density
 
 rng = np.random.default_rng(0)
@@ -27,6 +27,8 @@ MODELS = {
     "masked": lambda **s: PixelCNN(gated=False, **{**SMALL, **s}),
     "gated, dilated": lambda **s: PixelCNN(dilations=(2,), **{**SMALL, **s}),
     "masked, dilated": lambda **s: PixelCNN(gated=False, dilations=(2, 1), **{**SMALL, "layers": 3, **s}),
+    "row": lambda **s: PixelRNN(**{**SMALL, "layers": 1, **s}),
+    "diagonal": lambda **s: PixelRNN(kind="diagonal", **{**SMALL, "layers": 1, **s}),
 }
 LAWS = {
     "bernoulli": {"law": "bernoulli"},
@@ -138,6 +140,17 @@ def test_a_reach_is_all_that_its_layers_and_dilations_say():
         assert torch.equal(seen, wanted)
 
 
+def test_along_the_diagonals_all_before_is_seen_and_down_the_rows_a_triangle():
+    shape, row, column = (1, 5, 7), torch.arange(35) // 7, torch.arange(35) % 7
+    before = torch.ones(35, 35).tril(-1) > 0
+    settings = {"width": 24, "kernel": 3}
+    assert torch.equal(reached(built(PixelRNN(kind="diagonal", layers=1, **settings), shape)) > 0, before)
+    up, right = row[:, None] - row[None], column[None] - column[:, None]
+    for layers in (1, 2):
+        seen = reached(built(PixelRNN(layers=layers, **settings), shape)) > 0
+        assert torch.equal(seen, before & (right <= up) & (-right <= up + 1 + layers))
+
+
 def test_channels_are_seen_in_order():
     """Green sees the red of its pixel and blue both; red sees neither."""
     for name in MODELS:
@@ -180,6 +193,18 @@ def test_the_mutant_dilated_without_a_mask_sees_the_future(name, monkeypatch):
 
     monkeypatch.setattr(pixels.MaskedConv2d, "forward", around)
     model = built(MODELS[name](), (1, 3, 3), scale=3.0)
+    assert (reached(model).triu() > 0).any()
+    assert abs(total(model, 2) - 1) > 0.01
+
+
+def test_the_mutant_whose_mirrored_states_are_not_moved_down_is_caught(monkeypatch):
+    def beside(self, above, here, given=None):
+        left = self._along(self.across(here), self.state)
+        right = self._along(self.mirror(torch.cat([here, above], 1)).flip(-1), self.mirror_state).flip(-1)
+        return above, self.mixed(left + right, here)
+
+    monkeypatch.setattr(pixel_cells.DiagonalLSTM, "forward", beside)
+    model = built(PixelRNN(kind="diagonal", layers=1, width=12, kernel=3), (1, 2, 3), scale=3.0)
     assert (reached(model).triu() > 0).any()
     assert abs(total(model, 2) - 1) > 0.01
 
@@ -227,19 +252,93 @@ def test_gated_is_its_formula_pixel_by_pixel():
                 over = down + told[: 2 * width]
                 new_above[r, c] = np.tanh(over[:width]) * expit(over[width:])
         above, here, groups_in = new_above, new_here, group
+    found = model.log_prob(torch.as_tensor(x)[None], None, torch.tensor([y]))
+    np.testing.assert_allclose(found.item(), end_of(P, x, here, width, group), rtol=1e-12)
+
+
+def end_of(P, x, here, width, group):
+    """log p of bits by the two 1 x 1 convolutions at the end."""
     log = 0.0
     for (r, c), h in here.items():
         hidden, theta = P["hidden.bias"].copy(), P["answer.bias"].copy()
         for o in range(width):
-            hidden[o] += sum(
-                P["hidden.weight"][o, i, 0, 0] * max(h[i], 0) for i in range(width) if group[i] <= group[o]
-            )
-        for k in range(channels):
+            seen = [i for i in range(width) if group[i] <= group[o]]
+            hidden[o] += sum(P["hidden.weight"][o, i, 0, 0] * max(h[i], 0) for i in seen)
+        for k in range(len(x)):
             seen = [i for i in range(width) if group[i] <= k]
             theta[k] += sum(P["answer.weight"][k, i, 0, 0] * max(hidden[i], 0) for i in seen)
             log += np.log(expit(theta[k] if x[k, r, c] else -theta[k]))
+    return log
+
+
+@pytest.mark.parametrize("kind", ["row", "diagonal"])
+def test_recurrent_layers_are_their_recursions_pixel_by_pixel(kind):
+    width, (channels, H, W), y, group = 4, (2, 3, 4), 1, [0, 0, 1, 1]
+    model = built(PixelRNN(kind=kind, layers=1, width=width, kernel=3, conditional=True), (channels, H, W), classes=2)
+    P = {name: p.detach().numpy() for name, p in model.net.named_parameters()}
+    x = np.random.default_rng(1).integers(0, 2, (channels, H, W)).astype(float)
+    first, cells = ({k.split(".", 2)[2]: v for k, v in P.items() if k.startswith(f"layers.{i}.")} for i in (0, 1))
+    places = [(r, c) for r in range(H) for c in range(W)]
+
+    def mixed(K, active):
+        out = K["out.bias"].copy()
+        for o in range(width):
+            out[o] += sum(K["out.weight"][o, i, 0, 0] * active[i] for i in range(width) if group[i] <= group[o])
+        return out
+
+    def inside(weight, values, itself):  # at the pixel, by channel
+        owners = group if len(values) == width else [0, 1]
+        sums = np.zeros(len(weight))
+        for o in range(len(weight)):
+            for i, channel in enumerate(owners):
+                if channel < group[o % width] or (itself and channel == group[o % width]):
+                    sums[o] += weight[o, i] * values[i]
+        return sums
+
+    here = {}
+    for r, c in places:
+        sums = first["across.bias"] + first["told.weight"][:, y]
+        for i, j, up, side in ((0, 0, -1, -1), (0, 1, -1, 0), (0, 2, -1, 1), (1, 0, 0, -1)):
+            if (r + up, c + side) in places:
+                sums = sums + first["across.weight"][:, :, i, j] @ x[:, r + up, c + side]
+        sums += inside(first["across.weight"][:, :, 1, 1], x[:, r, c], False)
+        here[r, c] = mixed(first, np.maximum(sums, 0))
+
+    def step(sums, cell):
+        o, f, i, g = np.split(sums, 4)
+        cell = expit(f) * cell + expit(i) * np.tanh(g)
+        return expit(o) * np.tanh(cell), cell
+
+    zero, told = np.zeros(width), cells["told.weight"][:, y]
+    hidden, cell, other, other_cell = {}, {}, {}, {}
+    if kind == "row":
+        for r, c in places:
+            sums = cells["across.bias"] + told
+            if c:
+                sums = sums + cells["across.weight"][:, :, 0, 0] @ here[r, c - 1]
+            sums = sums + inside(cells["across.weight"][:, :, 0, 1], here[r, c], True)
+            for j, side in enumerate((-1, 0, 1)):
+                sums = sums + cells["state.weight"][:, :, 0, j] @ hidden.get((r - 1, c + side), zero)
+            hidden[r, c], cell[r, c] = step(sums, cell.get((r - 1, c), zero))
+        active = hidden
+    else:
+        S, M = cells["state.weight"][..., 0], cells["mirror_state.weight"][..., 0]
+        for r, c in places:
+            sums = (
+                cells["across.bias"] + told[: 4 * width] + inside(cells["across.weight"][:, :, 0, 0], here[r, c], True)
+            )
+            sums = sums + S[:, :, 0] @ hidden.get((r - 1, c), zero) + S[:, :, 1] @ hidden.get((r, c - 1), zero)
+            hidden[r, c], cell[r, c] = step(sums, cell.get((r, c - 1), zero))
+        for r in range(H):
+            for c in reversed(range(W)):
+                down = np.concatenate([here[r - 1, c], x[:, r - 1, c]]) if r else np.zeros(width + channels)
+                sums = cells["mirror.bias"] + told[4 * width :] + cells["mirror.weight"][:, :, 0, 0] @ down
+                sums = sums + M[:, :, 0] @ other.get((r - 1, c), zero) + M[:, :, 1] @ other.get((r, c + 1), zero)
+                other[r, c], other_cell[r, c] = step(sums, other_cell.get((r, c + 1), zero))
+        active = {(r, c): hidden[r, c] + other[r, c] for r, c in places}
+    here = {at: here[at] + mixed(cells, active[at]) for at in places}
     found = model.log_prob(torch.as_tensor(x)[None], None, torch.tensor([y]))
-    np.testing.assert_allclose(found.item(), log, rtol=1e-12)
+    np.testing.assert_allclose(found.item(), end_of(P, x, here, width, group), rtol=1e-12)
 
 
 # --- draws ----------------------------------------------------------------------------------------------
@@ -366,7 +465,7 @@ def test_images_that_are_none_are_refused():
         ValueError, match=r"expected images of shape \(channels, height, width\) for PixelCNN, got rows"
     ):
         fit(SQUARES.reshape(-1, 4))
-    with pytest.raises(ValueError, match="expected 0 or 1 in row 0, column 0, whose law is 'bernoulli', got 0.5"):
+    with pytest.raises(ValueError, match=r"expected 0 or 1 in row 0, column 0, .*'bernoulli', got 0\.5"):
         fit(SQUARES / 2 + 0.5)
     levels = {"law": "logistic-mixture", "classes": 256, "parts": 2}
     for wrong, said in ((256.0, "256"), (-1.0, "-1"), (0.5, "0.5")):
@@ -385,7 +484,26 @@ def test_images_that_are_none_are_refused():
         fit(SQUARES, law="logistic-mixture")
 
 
+def test_channels_that_come_last_are_refused():
+    with pytest.raises(ValueError, match=r"got \(8, 8, 3\), which seem to have their channels last; X\.transpose"):
+        Learner(PixelCNN(**SMALL), steps=1).fit(np.zeros((5, 8, 8, 3)))
+
+
 def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(
+        ValueError, match="expected at most 1 dilations for 2 layers of PixelCNN, the first having none"
+    ):
+        PixelCNN(layers=2, dilations=(1, 2)).validate()
+    PixelCNN(layers=1).validate()
+    for model in (PixelCNN, PixelRNN):
+        with pytest.raises(
+            ValueError, match="expected classes for the laws 'categorical' and 'logistic-mixture' alone"
+        ):
+            model(classes=4).validate()
+    with pytest.raises(ValueError, match="expected an odd kernel for PixelRNN"):
+        PixelRNN(kernel=4).validate()
+    with pytest.raises(ValueError, match="expected PixelRNN's kind to be one of 'row', 'diagonal'"):
+        PixelRNN(kind="rows").validate()
     with pytest.raises(
         ValueError, match="expected an odd kernel for PixelCNN, with the pixel in its middle, got 4; try 5"
     ):

@@ -81,6 +81,11 @@ class PixelCNN(Images):
     def validate(self) -> None:
         super().validate()
         self.refuse_even(self.kernel)
+        if len(self.dilations) >= self.layers and any(d != 1 for d in self.dilations):
+            raise ValueError(
+                f"expected at most {self.layers - 1} dilations for {self.layers} layers of PixelCNN, the first having "
+                f"none, got {tuple(self.dilations)}; take more layers"
+            )
 
     def connect(self) -> None:
         kind = GatedLayer if self.gated else MaskedLayer

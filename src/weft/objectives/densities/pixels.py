@@ -51,6 +51,11 @@ class Images(Autoregressive):
                 f"{field.shape}{fix}"
             )
         channels, height, width = field.shape
+        if channels > 4 >= width:
+            raise ValueError(
+                f"expected images of shape (channels, height, width) for {type(self).__name__}, got {field.shape}, "
+                "which seem to have their channels last; X.transpose(0, 3, 1, 2)"
+            )
         names = [
             f"row {r}, column {c}" + (f", channel {k}" if channels > 1 else "")
             for k in range(channels)
@@ -68,6 +73,14 @@ class Images(Autoregressive):
         return self.sequences[0]
 
     mend = "what is missing of an image must be the end of it, row by row, with all channels of a pixel"
+
+    def validate(self) -> None:
+        super().validate()
+        if self.law == "bernoulli" and self.classes is not None:
+            raise ValueError(
+                f"expected classes for the laws 'categorical' and 'logistic-mixture' alone, got {self.classes} with "
+                "law='bernoulli', which has two; leave them out, or name one of these laws"
+            )
 
     def refuse_even(self, kernel: int) -> None:
         """Raises where a kernel has no middle."""
