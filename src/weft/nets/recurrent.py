@@ -122,9 +122,7 @@ class _Layer(nn.Module):
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         start = tuple(state.unsqueeze(0) for state in self.start(x[:, 0]))
         options = (True, 1, 0.0, self.training, False, True)
-        kernel: Callable[..., Any] = {"lstm": torch._VF.lstm, "gru": torch._VF.gru, "rnn": torch._VF.rnn_tanh}[
-            self.kind
-        ]
+        kernel = getattr(torch._VF, "rnn_tanh" if self.kind == "rnn" else self.kind)
         with warnings.catch_warnings() if x.is_cuda else nullcontext():
             if x.is_cuda:  # where cuDNN would say that the weights do not lie in one piece
                 warnings.simplefilter("ignore")
