@@ -1,8 +1,8 @@
 """Sequences on the CPU: an epoch of a character LSTM beside a bare loop, and cached draws beside naive ones.
 
-The LSTM: an embedding and a state of 128, batches of 32 windows of 64 characters drawn from the first 200,000 of tiny
-Shakespeare (of WEFT_DATA; else random ones), Adam. Weft's turn is a whole `Learner.fit`. The bare loop is plain PyTorch
-with `nn.LSTM` and the fused Adam, over tokens that lie in memory.
+The LSTM: two layers of 128, batches of 50 windows of 50 characters (the defaults of Karpathy's char-rnn), drawn from
+the first 200,000 of tiny Shakespeare (of WEFT_DATA; else random ones), Adam. Weft's turn is a whole `Learner.fit`. The
+bare loop is plain PyTorch with `nn.LSTM` and the fused Adam, over tokens that lie in memory.
 
 The draws: 4 rows of 784 tokens of a Transformer of 2 layers, 4 heads and 128 values, by the keys and values that are
 kept, and by a pass over all tokens so far at each.
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from harness import Comparison, Turn, serve, timed
 from torch import Tensor, nn
 
-CHARACTERS, CONTEXT, BATCH, WIDTH, POSITIONS, ROWS = 200_000, 64, 32, 128, 784, 4
+CHARACTERS, CONTEXT, BATCH, LAYERS, WIDTH, POSITIONS, ROWS = 200_000, 50, 50, 2, 128, 784, 4
 STEPS = -(-CHARACTERS // (CONTEXT * BATCH))
 
 
@@ -45,7 +45,7 @@ def weft() -> Turn:
     optimizer = Optimizer("adam", lr=1e-3)
 
     def epoch() -> None:
-        objective = CharRNN(width=WIDTH, ends=False)
+        objective = CharRNN(layers=LAYERS, width=WIDTH, ends=False)
         Learner(objective, optimizer=optimizer, epochs=1, device="cpu", random_state=0).fit(source)
 
     return timed(epoch)
@@ -56,7 +56,7 @@ def bare_loop() -> Turn:
 
     def epoch() -> None:
         embed, head = nn.Embedding(count + 1, WIDTH), nn.Linear(WIDTH, count)
-        net = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        net = nn.LSTM(WIDTH, WIDTH, LAYERS, batch_first=True)
         parameters = [*embed.parameters(), *net.parameters(), *head.parameters()]
         optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True)
         begin = torch.full((BATCH, 1), count)

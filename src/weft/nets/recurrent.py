@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -73,6 +73,8 @@ class Recurrent(Causal):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not (self.dropout.p or transformed()):
+            return self.head(_fused(list(self.layers), x))
         for layer in self.layers:
             x = layer(x)
             if self.dropout.p:
@@ -110,24 +112,12 @@ class _Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The states of all steps, `(n, T, width)`."""
         if not transformed():
-            return self._fused(x)
+            return _fused([self], x)
         state, states = self.start(x[:, 0]), []
         for read in self.reads(x).unbind(1):
             state = self.step(read, state)
             states.append(state[0])
         return torch.stack(states, 1)
-
-    def _fused(self, x: Tensor) -> Tensor:
-        """By torch's kernel."""
-        weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
-        start = tuple(state.unsqueeze(0) for state in self.start(x[:, 0]))
-        options = (True, 1, 0.0, self.training, False, True)
-        kernel = {"lstm": torch._VF.lstm, "gru": torch._VF.gru, "rnn": torch._VF.rnn_tanh}[self.kind]
-        with warnings.catch_warnings() if x.is_cuda else nullcontext():
-            if x.is_cuda:  # where cuDNN would say that the weights do not lie in one piece
-                warnings.simplefilter("ignore")
-            answer: Tensor = kernel(x, start if self.kind == "lstm" else start[0], weights, *options)[0]
-        return answer
 
     def start(self, like: Tensor) -> Hidden:
         """Zeros, of the rows' number."""
@@ -153,3 +143,17 @@ class _Layer(nn.Module):
         r, z = (read_r + r).sigmoid(), (read_z + z).sigmoid()
         n = (read_n + r * n).tanh()
         return (n + z * (h - n),)
+
+
+def _fused(layers: list[Any], x: Tensor) -> Tensor:
+    """The states of the last of some layers, by torch's kernel."""
+    first = layers[0]
+    weights = [w for own in layers for w in (own.weight_ih, own.weight_hh, own.bias_ih, own.bias_hh)]
+    zeros = x.new_zeros(len(layers), len(x), first.width)
+    options = (True, len(layers), 0.0, first.training, False, True)
+    kernel = getattr(torch._VF, "rnn_tanh" if first.kind == "rnn" else first.kind)
+    with warnings.catch_warnings() if x.is_cuda else nullcontext():
+        if x.is_cuda:  # where cuDNN would say that the weights do not lie in one piece
+            warnings.simplefilter("ignore")
+        answer: Tensor = kernel(x, (zeros, zeros) if first.kind == "lstm" else zeros, weights, *options)[0]
+    return answer
