@@ -15,6 +15,7 @@ from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import BLUE, GREEN, INK, ORANGE
 from weft.data import mnist
 from weft.objectives import MADE
+from weft.objectives.densities import coding
 from weft.objectives.densities.coding import compress, decompress
 
 ACROSS = 32  # images beside each other in one large image
@@ -70,7 +71,7 @@ def spoiled(density: Any, words: Any, n: int) -> Any:
     with torch.no_grad():
         next(other.parameters()).mul_(1.001)
     try:
-        return decompress(other, words, n)
+        return coding.decompress(other, words, n)
     except (ValueError, AssertionError):
         return np.zeros((n, len(density.entries)), dtype=np.int64)
 
