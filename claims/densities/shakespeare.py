@@ -181,6 +181,6 @@ def trained(name: str, *, setting: Any, seed: int, report: Report) -> dict[str, 
         "best": int(steps[curve.argmin()]),
         "steps": learner.n_steps_,
         "parameters": sum(p.numel() for p in learner.objective_.parameters()),
-        "seconds": float(np.asarray(learner.history_["seconds"]).ravel()[-1]) if "seconds" in learner.history_ else 0.0,
+        "seconds": float(np.asarray(learner.history_["seconds"]).ravel()[-1]),
         "drawn": learner.generate(["\n"], length=own["context"] - 1, random_state=0)[0],
     }

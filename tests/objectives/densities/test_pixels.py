@@ -13,7 +13,7 @@ from weft.core.source import Field
 from weft.engine.asking import _looped
 from weft.engine.build import build
 from weft.nets import pixel_cells, pixels
-from weft.objectives import PixelCNN, PixelRNN
+from weft.objectives import PixelCNN, PixelRNN, PixelTransformer
 from weft.testing import check_density
 
 rng = np.random.default_rng(0)
@@ -22,6 +22,7 @@ SQUARES[:, 0, 1, 0] = np.where(rng.random(200) < 0.8, SQUARES[:, 0, 0, 0], SQUAR
 SQUARES[:, 0, 1, 1] = np.where(rng.random(200) < 0.7, SQUARES[:, 0].sum((1, 2)) % 2, SQUARES[:, 0, 1, 1])
 FAST = {"steps": 20, "optimizer": Optimizer("adam", lr=0.03), "batch_size": 100}
 SMALL = {"layers": 2, "width": 12, "kernel": 3}
+ATTENDS = {"layers": 1, "heads": 2, "width": 12}
 MODELS = {
     "gated": lambda **s: PixelCNN(**{**SMALL, **s}),
     "masked": lambda **s: PixelCNN(gated=False, **{**SMALL, **s}),
@@ -29,7 +30,10 @@ MODELS = {
     "masked, dilated": lambda **s: PixelCNN(gated=False, dilations=(2, 1), **{**SMALL, "layers": 3, **s}),
     "row": lambda **s: PixelRNN(**{**SMALL, "layers": 1, **s}),
     "diagonal": lambda **s: PixelRNN(kind="diagonal", **{**SMALL, "layers": 1, **s}),
+    "transformer": lambda **s: PixelTransformer(**{**ATTENDS, **s}),
+    "transformer, rotary": lambda **s: PixelTransformer(positions="rotary", **{**ATTENDS, **s}),
 }
+MASKED = [name for name in MODELS if "transformer" not in name]
 LAWS = {
     "bernoulli": {"law": "bernoulli"},
     "categorical": {"law": "categorical", "classes": 3},
@@ -154,18 +158,32 @@ def test_along_the_diagonals_all_before_is_seen_and_down_the_rows_a_triangle():
 def test_channels_are_seen_in_order():
     """Green sees the red of its pixel and blue both; red sees neither."""
     for name in MODELS:
-        slopes = reached(built(MODELS[name](width=30), (3, 2, 2)))
+        slopes = reached(built(MODELS[name](width=32 if "transformer" in name else 30), (3, 2, 2)))
         pixel = slopes[9:, 9:]  # the last pixel
         assert torch.equal(pixel > 0, torch.ones(3, 3).tril(-1) > 0)
         assert (slopes[9:12, 6:9] > 0).all()  # all channels of the pixel left of it
 
 
-@each_model
+@pytest.mark.parametrize("name", MASKED)
 def test_the_mutant_that_sees_itself_is_caught(name, monkeypatch):
     """Mask B for mask A in the first layer."""
     right = pixels.follows
     monkeypatch.setattr(pixels, "follows", lambda after, before, strictly=False: right(after, before))
     model = built(MODELS[name]())
+    assert (reached(model).diagonal() > 0).any()
+    assert abs(total(model, 2) - 1) > 0.01
+
+
+class Unshifted(PixelTransformer):
+    """A mutant: each step reads the entry that it is asked for."""
+
+    def conditionals(self, inputs, member=0):
+        read = self.image(inputs).flatten(1, 3)[:, self.along]
+        return self.net(self.steps(read, inputs, True))[:, self.places].flatten(1)
+
+
+def test_the_mutant_that_reads_what_it_is_asked_for_is_caught():
+    model = built(Unshifted(**ATTENDS), scale=20.0)
     assert (reached(model).diagonal() > 0).any()
     assert abs(total(model, 2) - 1) > 0.01
 
@@ -370,7 +388,7 @@ def test_cached_draws_in_single_precision_are_nearly_always_the_naive_ones(name)
 
 @each_model
 def test_the_mutant_whose_cache_is_a_step_late_is_caught(name):
-    model = built(MODELS[name](width=24), (2, 3, 3), scale=2.5)
+    model = built(MODELS[name](width=24), (2, 3, 3), scale=2.5 if name in MASKED else 20.0)
     right, seen = model.advance, []
 
     def late(known, inputs, kept, member=0):
