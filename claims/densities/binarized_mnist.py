@@ -75,7 +75,8 @@ class BinarizedMNIST(Claim):
         "bits anew at each step; 10,000 of the training images, binarized once (seed 1), say when to stop, and the "
         "test images, binarized once (seed 2), are asked once. One seed each: the interval is over test images, and "
         "seeds differ by less than the tolerance. The budget is one to three minutes for a model on an H200, less "
-        "than the references had. The quick setting has 7 x 7 pixels, and an earlier run of its own as reference, within 1.5."
+        "than the references had. The quick setting has 7 x 7 pixels, and earlier runs of its own as references, "
+        "within 1.5."
     )
     first_seed = 100
     quick = {
