@@ -101,10 +101,10 @@ class BinarizedMNIST(Claim):
         "test": 10_000,
         "models": {
             "FVBN": {"steps": 20_000, "batch": 100, "rate": 0.002},
-            "NADE": {"steps": 25_000, "batch": 100, "rate": 0.001, "hidden": 500},
-            "MADE": {"steps": 40_000, "batch": 100, "rate": 0.001, "hidden": (8000,)},
-            "PixelCNN": {"steps": 7000, "batch": 128, "rate": 0.001, "layers": 8, "width": 64, "precision": "bf16"},
-            "Transformer": {"steps": 9000, "batch": 64, "rate": 0.001, "layers": 6, "width": 128, "precision": "bf16"},
+            "NADE": {"steps": 20_000, "batch": 100, "rate": 0.001, "hidden": 500},
+            "MADE": {"steps": 30_000, "batch": 100, "rate": 0.001, "hidden": (8000,)},
+            "PixelCNN": {"steps": 5000, "batch": 128, "rate": 0.001, "layers": 8, "width": 64, "precision": "bf16"},
+            "Transformer": {"steps": 7000, "batch": 64, "rate": 0.001, "layers": 6, "width": 128, "precision": "bf16"},
         },
     }
     mutant = Mutant(

@@ -17,7 +17,7 @@ from weft.objectives import CausalTransformer, CharRNN
 from weft.sources import Windows
 
 ORDERS = range(8)
-HELD = 0.05  # of the training text, its end: says when to stop, and which order of counted contexts is best
+HELD = 0.05  # of the training text, its beginning: says when to stop, and which order of counted contexts is best
 ADAM = {"betas": (0.9, 0.99), "weight_decay": 0.1}
 
 
@@ -61,8 +61,9 @@ class Shakespeare(Claim):
     )
     tolerance = (
         "Within .12 bits of nanoGPT's figures, on both sides: those are the best of many looks at the text held out; "
-        "ours is one look, where the end of the training text (5 %, not trained on) said to stop. Counted contexts of "
-        "the best order must beat the small Transformer, and the LSTM and the large Transformer must beat them. "
+        "ours is one look, where the beginning of the training text (5 %, not trained on) said to stop. (Its end, in a "
+        "first run, was the beginning of the play that is tested, which cost even counted contexts .28 nats.) "
+        "Counted contexts of the best order must beat the small Transformer, and the LSTM and the large Transformer must beat them. "
         "Intervals are over windows of the test text, of one seed. Budget: some three minutes of an H200. The quick "
         "setting has a part of the text and earlier runs of its own as references, within .2 bits."
     )
@@ -95,11 +96,11 @@ class Shakespeare(Claim):
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
         train, test = tiny_shakespeare()[: setting.characters], tiny_shakespeare("test")[: setting.characters]
-        cut = round(len(train) * (1 - HELD))
+        cut = round(len(train) * HELD)
         report.plan(len(setting.models))
-        held = [counted(train[:cut], train[cut:], n).mean() for n in ORDERS]
+        held = [counted(train[cut:], train[:cut], n).mean() for n in ORDERS]
         best = int(np.argmin(held))
-        bits = {f"contexts of {best}": counted(train, test, best).mean() / math.log(2)}
+        bits = {f"contexts of {best}": counted(train[cut:], test, best).mean() / math.log(2)}
         report.figure("counted contexts, of the best order on validation", bits[f"contexts of {best}"], exact=True)
         told = report.every(setting.models, partial(trained, setting=setting, seed=seeds[0], report=report))
         within = 0.12 if setting.scale == "full" else 0.2
@@ -151,9 +152,9 @@ class Shakespeare(Claim):
 def trained(name: str, *, setting: Any, seed: int, report: Report) -> dict[str, Any]:
     """One model: trained, stopped by the validation text, asked once about the test text."""
     own, text = setting.models[name], tiny_shakespeare()[: setting.characters]
-    options = {"context": own["context"], "batch_size": own["batch"], "holdout": HELD}
-    known = Windows(tiny_shakespeare("all"), context=1).vocabulary["x"]
-    train, held = (Windows(text, vocabulary=known, part=part, **options) for part in ("train", "validation"))
+    cut, known = round(len(text) * HELD), Windows(tiny_shakespeare("all"), context=1).vocabulary["x"]
+    options = {"context": own["context"], "batch_size": own["batch"], "vocabulary": known}
+    train, held = (Windows(part, **options) for part in (text[cut:], text[:cut]))
     learner = Learner(
         made(own),
         steps=own["steps"],
@@ -162,7 +163,7 @@ def trained(name: str, *, setting: Any, seed: int, report: Report) -> dict[str, 
         clip=1.0,
         validation=held,
         every=own["steps"] // setting.records,
-        patience=setting.records,
+        patience=6,
         precision=setting.precision,
         random_state=seed,
     )
