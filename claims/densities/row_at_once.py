@@ -78,7 +78,7 @@ class RowAtOnce(Claim):
         "steps": 150,
         "batch": 50,
         "lr": 0.01,
-        "least": 0.1,
+        "least": 0.02,
     }
     quick |= {"net": {"layers": 2, "width": 16}, "precision": None}
     full = {

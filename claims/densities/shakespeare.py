@@ -61,11 +61,11 @@ class Shakespeare(Claim):
     )
     tolerance = (
         "Within .12 bits of nanoGPT's figures, on both sides: those are the best of many looks at the text held out; "
-        "ours is one look, where the beginning of the training text (5 %, not trained on) said to stop. (Its end, in a "
-        "first run, was the beginning of the play that is tested, which cost even counted contexts .28 nats.) "
-        "Counted contexts of the best order must beat the small Transformer, and the LSTM and the large Transformer must beat them. "
-        "Intervals are over windows of the test text, of one seed. Budget: some three minutes of an H200. The quick "
-        "setting has a part of the text and earlier runs of its own as references, within .2 bits."
+        "ours is one look, where the beginning of the training text (5 %, not trained on) said to stop. (Its end, in "
+        "a first run, was the beginning of the play that is tested, which cost even counted contexts .28 nats.) "
+        "Counted contexts of the best order must beat the small Transformer, and the LSTM and the large Transformer "
+        "must beat them. Intervals are over windows of the test text, of one seed. Budget: some three minutes of an "
+        "H200. The quick setting has a part of the text and earlier runs of its own as references, within .2 bits."
     )
     quick = {"seeds": 1, "characters": 60_000, "records": 4, "precision": None}
     quick["models"] = {

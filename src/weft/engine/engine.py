@@ -318,10 +318,7 @@ class Engine:
             old.copy_(torch.where(self.broadcast(state.active, old), p, old))
         for name, b in buffers.items():
             old = state.buffers[name]
-            if frozen:
-                torch.where(self.broadcast(state.active, b), b.to(old.dtype), old, out=old)
-            else:
-                old.copy_(b)
+            torch.where(self.broadcast(state.active, b), b.to(old.dtype), old, out=old) if frozen else old.copy_(b)
         return loss
 
     def _projected(self, params: Params, player: str, replicas: bool = True) -> Params:

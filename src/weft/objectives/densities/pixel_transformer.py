@@ -44,7 +44,7 @@ class PixelTransformer(Images):
         >>> bars = np.zeros((4, 1, 3, 3))
         >>> bars[[0, 1, 2], 0, :, [0, 1, 2]] = 1  # a column each, and none
         >>> model = PixelTransformer(layers=1, heads=2, width=16)
-        >>> learner = Learner(model, steps=150, optimizer=Optimizer("adam", lr=0.02), random_state=0).fit(bars)
+        >>> learner = Learner(model, steps=300, optimizer=Optimizer("adam", lr=0.01), random_state=0).fit(bars)
         >>> bool(np.exp(learner.log_prob(bars)).sum() > 0.9)
         True
     """
