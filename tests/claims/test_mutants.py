@@ -19,6 +19,8 @@ IMAGES = {
     "fishers",
     "permuted_mnist",
     "richer_posteriors",
+    "row_at_once",
+    "shakespeare",
 }
 PATHS = {claim.name: claim.path for claim in listed()}
 CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))

@@ -24,7 +24,11 @@ IMAGES = {
     "fishers",
     "permuted_mnist",
     "richer_posteriors",
+    "row_at_once",
+    "shakespeare",
 }
+# Whose full setting has not been run to its end, and why: shown as not run.
+NOT_RUN = {"binarized_mnist": "the device's time ended in its fifth model"}
 PATHS = {claim.name: claim.path for claim in listed()}
 CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))
 
@@ -65,6 +69,9 @@ def test_the_result_that_the_docs_show_is_the_claims(name):
     """A claim whose setting or texts have changed since has no result any more."""
     out = Path(__file__).parents[2] / "docs" / "results"
     result, claim = last(name, out), load(PATHS[name])
+    assert (result is None) == (name in NOT_RUN)
+    if result is None:
+        return
     assert result["scale"] == "full"
     assert result["command"] == f"weft reproduce {name} --full"
     assert result["setting"] == {key: str(value) for key, value in claim.full.items()}
