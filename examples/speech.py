@@ -3,8 +3,8 @@
     python examples/speech.py [STEPS]
 
 The words are those of Debian's package alsa-utils (`speech/*.wav` in a folder of WEFT_DATA will do). The file has a
-word as it was spoken, and then three waves that the net draws after its first tenth of a second. So small a net, from seven
-words, babbles: it has the sound of a voice, and no words.
+word as it was spoken, and then three waves that the net draws after a tenth of a second of it. So small a net, from
+seven words, babbles: it has the sound of a voice, and no words.
 """
 
 from __future__ import annotations
