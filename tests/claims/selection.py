@@ -17,6 +17,18 @@ from pathlib import Path
 
 NOT_YET = "slow, and neither touched nor of this commit's third; WEFT_TURNS=all runs it"
 ROOT = Path(__file__).parents[2]
+# Those that need images or text in their quick setting.
+IMAGES = {
+    "binarized_mnist",
+    "coloured_mnist",
+    "compression",
+    "fisher_overlap",
+    "fishers",
+    "permuted_mnist",
+    "richer_posteriors",
+    "row_at_once",
+    "shakespeare",
+}
 TEST = "test_the_quick_setting_holds"
 # what every claim depends on and nothing else does; fnmatch's * also stands for folders
 RUNNER = ("src/weft/bench/claims/*", "tests/claims/*")

@@ -9,19 +9,8 @@ import torch
 from weft.bench.claims import caught, last, listed, load
 from weft.report.digests import BY_HAND, EARLIER, digest, standing
 
-from .selection import chosen
+from .selection import IMAGES, chosen
 
-IMAGES = {
-    "binarized_mnist",
-    "coloured_mnist",
-    "compression",
-    "fisher_overlap",
-    "fishers",
-    "permuted_mnist",
-    "richer_posteriors",
-    "row_at_once",
-    "shakespeare",
-}
 PATHS = {claim.name: claim.path for claim in listed()}
 CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

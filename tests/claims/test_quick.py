@@ -13,20 +13,8 @@ from weft.bench.statistics import FEWEST_SEEDS
 from weft.objectives import REINFORCE, LeastSquares
 from weft.strategies import EWC, Laplace
 
-from .selection import TEST, chosen
+from .selection import IMAGES, TEST, chosen
 
-# Those that need images in their quick setting.
-IMAGES = {
-    "binarized_mnist",
-    "coloured_mnist",
-    "compression",
-    "fisher_overlap",
-    "fishers",
-    "permuted_mnist",
-    "richer_posteriors",
-    "row_at_once",
-    "shakespeare",
-}
 # Whose full setting has not been run to its end, and why: shown as not run.
 NOT_RUN = {"binarized_mnist": "the device's time ended in its fifth model"}
 PATHS = {claim.name: claim.path for claim in listed()}
