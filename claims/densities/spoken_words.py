@@ -42,6 +42,12 @@ def cut(waves: list[Any], size: int) -> Any:
     return np.concatenate([wave[: len(wave) // size * size].reshape(-1, size) for wave in waves])
 
 
+def loudest(wave: Any, size: int) -> Any:
+    """The window whose first quarter ends at the largest amplitude."""
+    first = int(np.abs(wave[size // 4 : -size]).argmax())
+    return wave[first : first + size]
+
+
 def shuffled(waves: list[Any], size: int, right: Any = cut) -> Any:
     """A mutant: the samples of a window in a random order."""
     return np.random.default_rng(0).permuted(right(waves, size), axis=1)
@@ -113,7 +119,7 @@ class SpokenWords(Claim):
             size=(9.6, 3.0),
         ) as axes:
             for ax, wave, title in zip(
-                axes, (waves[-1][:length], found["far"]["drawn"]), ("held out", "drawn"), strict=True
+                axes, (loudest(waves[-1], length), found["far"]["drawn"]), ("held out", "drawn"), strict=True
             ):
                 ax.plot(wave, color=INK if title == "held out" else BLUE, linewidth=0.6)
                 ax.set(title=title, ylim=(-1, 1), xlabel="sample")
@@ -151,10 +157,10 @@ def trained(name: str, *, setting: Any, seed: int, report: Report) -> dict[str, 
     )
     report.fit(learner, cut(waves[: -HELD - 1], length), what=f"WaveNet, {setting.layers[name]} layers")
     test = cut(waves[-HELD:], length)
-    begun = length // 8
-    drawn = learner.forecast(waves[-1][None, :begun], steps=length - begun, random_state=0)[0]
+    word, begun = loudest(waves[-1], length), length // 4
+    drawn = learner.forecast(word[None, :begun], steps=length - begun, random_state=0)[0]
     return {
         "bits": (-learner.log_prob(test) / (length * math.log(2))).astype(float).tolist(),
         "reach": learner.objective_.net.reach,
-        "drawn": [*waves[-1][:begun].astype(float).tolist(), *drawn.astype(float).tolist()],
+        "drawn": [*word[:begun].astype(float).tolist(), *drawn.astype(float).tolist()],
     }
