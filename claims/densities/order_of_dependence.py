@@ -20,7 +20,9 @@ LOST = np.log(2) - ENTROPY  # .3680 more where the bit that counts is out of rea
 NETS = {
     "RNN": lambda width: CharRNN(kind="rnn", width=width, ends=False),
     "LSTM": lambda width: CharRNN(kind="lstm", width=width, ends=False),
-    "WaveNet": lambda width: TokenDensity(lambda i, o: DilatedConvolutions(i, o, width=width), width=width, ends=False),
+    "WaveNet": lambda width: TokenDensity(
+        lambda i, o: DilatedConvolutions(i, o, width=width, layers=3), width=width, ends=False
+    ),
     "Transformer": lambda width: CausalTransformer(layers=1, heads=2, width=width, ends=False),
 }
 COLOURS = {"RNN": ORANGE, "LSTM": BLUE, "WaveNet": GREEN, "Transformer": INK}
@@ -76,8 +78,8 @@ class OrderOfDependence(Claim):
     )
     quick = {"seeds": 5, "lag": 2, "more": (-1, 0), "rows": 1000, "steps": 120, "width": 16, "far": 12, "far_steps": 0}
     quick |= {"nets": ["RNN", "Transformer"]}
-    full = {"seeds": 8, "lag": 6, "more": (-1, 0, 3), "rows": 10_000, "steps": 600, "width": 32}
-    full |= {"far": 16, "far_steps": 1200, "nets": list(NETS)}
+    full = {"seeds": 8, "lag": 6, "more": (-1, 0, 3), "rows": 10_000, "steps": 400, "width": 32}
+    full |= {"far": 16, "far_steps": 800, "nets": list(NETS)}
     mutant = Mutant(
         what="a source of an order lower by one, whose bit is within reach",
         misses="with one step too few",
@@ -93,7 +95,7 @@ class OrderOfDependence(Claim):
             found[name] = []
             for length in lengths:
                 learner = self.trained(name, length, setting.lag, setting.steps, setting, seeds, report)
-                X = lagged(10 * setting.rows, length + 1, setting.lag, 1)
+                X = lagged(10_000, length + 1, setting.lag, 1)
                 found[name].append([regret(learner, k, X, setting.lag) for k in range(len(seeds))])
             few, enough = (mean_of(np.array(found[name][i])) for i in (0, 1))
             what = f"{name}: nats beyond the source's"
