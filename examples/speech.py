@@ -3,7 +3,7 @@
     python examples/speech.py [STEPS]
 
 The words are those of Debian's package alsa-utils (`speech/*.wav` in a folder of WEFT_DATA will do). The file has a
-word as it was spoken, and then three waves that the net draws after a tenth of a second of it. So small a net, from
+word as it was spoken, and then two waves that the net draws after a tenth of a second of it. So small a net, from
 seven words, babbles: it has the sound of a voice, and no words.
 """
 
@@ -39,8 +39,8 @@ def main(steps: int) -> None:
     bits = -learner.log_prob(held).mean() / (WINDOW * np.log(2))
     print(f"{bits:.2f} bits a sample on windows that were held out, of 8 bits without a model")
     spoken, silence = waves[0][: 2 * RATE], np.zeros(RATE // 4)
-    begun = np.repeat(spoken[None, RATE // 2 : RATE // 2 + RATE // 10], 3, 0)
-    drawn = learner.forecast(begun, steps=RATE, random_state=0)
+    begun = np.repeat(spoken[None, RATE // 2 : RATE // 2 + RATE // 10], 2, 0)
+    drawn = learner.forecast(begun, steps=RATE // 2, random_state=0)
     parts = [spoken, *(part for wave in drawn for part in (silence, wave))]
     out = Path("out") / "speech.wav"
     write_wave(out, np.clip(np.concatenate(parts), -1, 1), RATE)
