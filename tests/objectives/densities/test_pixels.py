@@ -535,3 +535,16 @@ def test_settings_that_do_not_fit_are_refused():
     for wrong in ((), (0,), 3):
         with pytest.raises((ValueError, TypeError), match="expected PixelCNN's dilations to be steps from tap to tap"):
             PixelCNN(dilations=wrong).validate()
+
+
+def test_a_transformer_whose_heads_do_not_share_the_width_is_refused():
+    with pytest.raises(ValueError, match="expected a width that 4 heads share equally, got 10"):
+        Learner(PixelTransformer(heads=4, width=10), steps=1, random_state=0).fit(SQUARES)
+
+
+def test_the_mutant_whose_answers_are_in_another_order_is_caught():
+    """Parameters of entries put back by the order itself, and not by its inverse."""
+    right = built(PixelTransformer(**ATTENDS), (3, 2, 2), scale=20.0)
+    assert (reached(right).triu() == 0).all()
+    right.places.copy_(right.along)
+    assert (reached(right).triu() > 0).any()
