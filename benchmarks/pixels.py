@@ -4,8 +4,8 @@
 
 Four images (or 16) of 28 x 28 bits by nets with fresh weights, on one thread: `sample(4)` in turns with
 `sample(4, cached=False)`, whose images must be the same. The ratio is the median over the rounds of that round's ratio;
-the aim is 20 for PixelCNN. The bound of arithmetic is one pass of the whole net over the images, since every feature
-must be computed once.
+the aim is 20 for PixelCNN and PixelTransformer. The bound of arithmetic is one pass of the whole net over the images,
+since every feature must be computed once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 from weft.core.random import key_of, keyed
 from weft.core.source import Field
 from weft.engine.build import build
-from weft.objectives import PixelCNN, PixelRNN
+from weft.objectives import PixelCNN, PixelRNN, PixelTransformer
 from weft.objectives.densities.pixels import Images
 
 SIDE, ROUNDS, AIM = 28, 3, 20.0
@@ -34,6 +34,7 @@ MODELS: dict[str, tuple[Images, int, float | None]] = {
     "PixelCNN, gated, 5 layers of 32": (PixelCNN(layers=5, width=32), 4, AIM),
     "PixelCNN, masked, 5 layers of 32": (PixelCNN(layers=5, width=32, gated=False), 4, AIM),
     "the same, 16 images": (PixelCNN(layers=5, width=32, gated=False), 16, AIM),
+    "PixelTransformer, 2 layers of 64": (PixelTransformer(layers=2, heads=4, width=64), 4, AIM),
     "PixelRNN, row, 2 layers of 32": (PixelRNN(layers=2, width=32), 4, None),
 }
 

@@ -24,6 +24,7 @@ IMAGES = {
     "compression",
     "fisher_overlap",
     "fishers",
+    "importance_weighted",
     "permuted_mnist",
     "richer_posteriors",
     "row_at_once",

@@ -8,6 +8,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.nets.attention import Transformer
+    from weft.nets.convolution import ConvDecoder, ConvEncoder
     from weft.nets.make import make_net
     from weft.nets.mlp import MLP, Linear
     from weft.nets.recurrent import Recurrent

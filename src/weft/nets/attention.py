@@ -72,11 +72,7 @@ class CausalAttention(nn.Module):
         if self.rotary:
             step = torch.arange(x.shape[1], device=x.device)
             q, k = turned(q, step), turned(k, step)
-        if transformed() or (self.training and self.dropout.p > 0):  # the kernel has no rule, or draws by itself
-            answer = self._mean(q, k, v, causal=True)
-        else:
-            answer = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(answer.transpose(1, 2).flatten(2))
+        return self.out(self._mean(q, k, v, causal=True).transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, `(n, heads, T, d)` each."""
@@ -85,7 +81,9 @@ class CausalAttention(nn.Module):
         return q, k, v
 
     def _mean(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
-        """The formula as it stands."""
+        """By the fused kernel, or by the formula as it stands where the kernel has no rule, or would draw by itself."""
+        if not transformed() and not (self.training and self.dropout.p > 0):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         if causal:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)

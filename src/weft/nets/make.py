@@ -41,24 +41,34 @@ NET = _Net()
 
 
 def make_net(
-    net: NetLike, inputs: Field, outputs: int, *, hidden: Sequence[int] = (128, 128), what: str = "net"
+    net: NetLike,
+    inputs: Field,
+    outputs: int | tuple[int, ...],
+    *,
+    hidden: Sequence[int] = (128, 128),
+    what: str = "net",
 ) -> nn.Module:
     """A module from rows like `inputs` to `outputs` values.
 
+    A class of nets that says `shaped = True`, in the catalogue or a user's, is made of the shapes of a row and of its
+    answer, `cls((1, 28, 28), (10,))`; any other of their sizes, `cls(784, 10)`.
+
     Args:
         net: an `nn.Module` (used as it is), a factory that takes nothing or `(inputs, outputs)`
-            sizes, the name of a net in the catalogue, with settings in brackets if need be
-            (`mlp(dropout=0.5)`), or None for an MLP.
+            (sizes, or shapes where it is `shaped`), the name of a net in the catalogue, with settings in brackets if
+            need be (`mlp(dropout=0.5)`), or None for an MLP.
         inputs: shape and dtype of a row.
-        outputs: how many values a row's answer has.
+        outputs: how many values a row's answer has, or its shape: then an answer may have that shape or be flat, and
+            the caller makes of it what it needs.
         hidden: the MLP's hidden widths, where the text names none.
         what: how the errors call it.
     """
-    size = math.prod(inputs.shape)
+    shape = outputs if isinstance(outputs, tuple) else (int(outputs),)
     if isinstance(net, nn.Module):
         module = net
     elif net is None or isinstance(net, str):
-        module = _named("mlp" if net is None else net, what, hidden)(size, outputs)
+        make = _named("mlp" if net is None else net, what, hidden)
+        module = make(*_told(make.func, inputs, shape))
     elif callable(net):
         required = [
             p
@@ -70,7 +80,7 @@ def make_net(
                 f"expected the {what}'s factory to take nothing or (inputs, outputs), got one that takes "
                 f"{', '.join(p.name for p in required)}; wrap it in a lambda"
             )
-        module = net(size, outputs) if required else net()
+        module = net(*_told(net, inputs, shape)) if required else net()
         if not isinstance(module, nn.Module):
             raise TypeError(f"expected the {what}'s factory to return an nn.Module, got {type(module).__name__}")
     else:
@@ -78,11 +88,18 @@ def make_net(
             f"expected {what} to be an nn.Module, a factory, a name or None, got {type(net).__name__}; for example "
             "nn.Sequential(...), lambda inputs, outputs: nn.Linear(inputs, outputs), or 'mlp'"
         )
-    _check(module, inputs, outputs, what)
+    _check(module, inputs, shape, what)
     return module
 
 
-def _named(text: str, what: str, hidden: Sequence[int]) -> Callable[[int, int], nn.Module]:
+def _told(make: Callable[..., nn.Module], inputs: Field, outputs: tuple[int, ...]) -> tuple[object, object]:
+    """What a net is made of: the shapes of a row and of its answer, where it says that it is shaped, or their sizes."""
+    if getattr(make, "shaped", False):
+        return tuple(inputs.shape), outputs
+    return math.prod(inputs.shape), math.prod(outputs)
+
+
+def _named(text: str, what: str, hidden: Sequence[int]) -> partial[nn.Module]:
     """A net of the catalogue by name, with its settings."""
     name, nodes = called(text)
     if spelled(name) not in named("nets"):
@@ -101,7 +118,7 @@ def _named(text: str, what: str, hidden: Sequence[int]) -> Callable[[int, int], 
     return partial(make, **settings)
 
 
-def _check(module: nn.Module, inputs: Field, outputs: int, what: str) -> None:
+def _check(module: nn.Module, inputs: Field, outputs: tuple[int, ...], what: str) -> None:
     """Runs two rows of zeros through it (which also materializes lazy layers) and looks at the shape."""
     dtype = inputs.dtype if not inputs.dtype.is_floating_point else torch.get_default_dtype()
     rows = torch.zeros(2, *inputs.shape, dtype=dtype)
@@ -118,10 +135,12 @@ def _check(module: nn.Module, inputs: Field, outputs: int, what: str) -> None:
         ) from error
     module.train(training)
     shape = tuple(tensor_of(answer, module, what).shape)
-    if shape != (2, outputs) and not (outputs == 1 and shape == (2,)):
+    size = math.prod(outputs)
+    if shape not in ((2, *outputs), (2, size)) and not (size == 1 and shape == (2,)):
+        shaped = f" or {(2, *outputs)}" if len(outputs) > 1 else ""
         raise ValueError(
-            f"expected a {what} whose answer to a batch of 2 rows has shape (2, {outputs}), got {shape}; "
-            f"give its last layer {outputs} outputs"
+            f"expected a {what} whose answer to a batch of 2 rows has shape (2, {size}){shaped}, got {shape}; "
+            f"give its last layer {size} outputs"
         )
 
 

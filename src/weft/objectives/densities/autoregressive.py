@@ -16,12 +16,11 @@ from weft.core.objective import Output, capability
 from weft.core.random import categorical, fold, key_of, permutation, place, turns
 from weft.core.source import Batch, Field, Spec
 from weft.objectives.densities.density import Density
-from weft.objectives.densities.laws import LAWS, Law, Laws, Normal, laws_of
-from weft.objectives.densities.outputs import LogisticMixture, NormalMixture
+from weft.objectives.densities.laws import LAWS, Law, Laws
+from weft.objectives.densities.outputs import MIXTURES, output_laws
 
 __all__ = ["Autoregressive"]
 
-_MIXTURES = ("normal-mixture", "logistic-mixture")
 ORDER: Legal = Choice("given", "random") | Several("a tuple with the number of every column once", Whole(0), least=1)
 """What an order may be."""
 Altered = Callable[[Law, Tensor], Tensor]
@@ -66,7 +65,7 @@ class Autoregressive(Density):
     shape: tuple[int, ...]
     targets = "classes"
     legal = {
-        "law": Choice("auto", *LAWS, *_MIXTURES),
+        "law": Choice("auto", *LAWS, *MIXTURES),
         "classes": Whole(2) | None,
         "parts": Whole(1),
         "order": ORDER,
@@ -111,18 +110,7 @@ class Autoregressive(Density):
         self.connect()
 
     def _laws(self, field: Field) -> Laws:
-        if self.law == "logistic-mixture":
-            if self.classes is None:
-                raise ValueError(
-                    "expected the number of levels for the law 'logistic-mixture', got none; give classes=..., of "
-                    "bytes classes=256"
-                )
-            return laws_of(field, LogisticMixture(self.parts, self.classes))
-        if self.law == "normal-mixture":
-            plain = laws_of(field, "auto", classes=self.classes)
-            mixed = NormalMixture(self.parts)
-            return Laws([mixed if isinstance(law, Normal) else law for law in plain.laws], plain.names)
-        return laws_of(field, self.law, classes=self.classes)
+        return output_laws(field, self.law, classes=self.classes, parts=int(self.parts))
 
     def _sequence(self) -> list[int]:
         d = len(self.entries)

@@ -13,9 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.core.random import categorical, normal, uniform
-from weft.objectives.densities.laws import Law
+from weft.core.source import Field
+from weft.objectives.densities.laws import Law, Laws, Normal, laws_of
 
-__all__ = ["LogisticMixture", "NormalMixture"]
+__all__ = ["MIXTURES", "LogisticMixture", "NormalMixture", "output_laws"]
+
+MIXTURES = ("normal-mixture", "logistic-mixture")
+"""The mixtures by name."""
 
 
 @dataclass(frozen=True)
@@ -152,3 +156,26 @@ class LogisticMixture(_Parts):
 
     def allows(self, x: Tensor) -> Tensor:
         return (x >= 0) & (x < self.levels) & (x == x.floor())
+
+
+def output_laws(field: Field, law: str, *, classes: int | None = None, parts: int = 10) -> Laws:
+    """The laws of a row whose parameters a net gives: those of `laws_of`, or a mixture.
+
+    Args:
+        field: what a row is.
+        law: see `laws_of`; `normal-mixture` is `auto` with mixtures of normals for real numbers, `logistic-mixture` is
+            for whole numbers 0..classes-1.
+        classes: of `categorical` and `logistic-mixture`, for an array, how many there are.
+        parts: of the mixtures, how many.
+    """
+    if law == "logistic-mixture":
+        if classes is None:
+            raise ValueError(
+                "expected the number of levels for the law 'logistic-mixture', got none; give classes=..., of bytes "
+                "classes=256"
+            )
+        return laws_of(field, LogisticMixture(parts, classes))
+    if law == "normal-mixture":
+        plain, mixed = laws_of(field, "auto", classes=classes), NormalMixture(parts)
+        return Laws([mixed if isinstance(own, Normal) else own for own in plain.laws], plain.names)
+    return laws_of(field, law, classes=classes)

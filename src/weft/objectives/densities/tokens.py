@@ -336,7 +336,7 @@ class TokenDensity(Density):
         size, ended = length, torch.zeros_like(length, dtype=torch.bool)
         kept: Any = None
         rows: list[Tensor] = []
-        for t in turns("token", steps):
+        for t in turns("token", steps, ahead=True):
             step = self.read(token, y)
             kept = begin(step, steps) if kept is None else kept
             logits = advance(step, kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,7 +100,7 @@ class GAN(Objective):
             raise ValueError(f"expected real-valued rows for GAN, got {row.dtype}; convert them with X.float()")
         noise = Field((int(self.latent),), row.dtype)
         self._row = row
-        self.generator = make_net(self.generator, noise, math.prod(row.shape), hidden=self.hidden, what="generator")
+        self.generator = make_net(self.generator, noise, row.shape, hidden=self.hidden, what="generator")
         self.critic = make_net(self.critic, row, 1, hidden=self.hidden, what="critic")
 
     def every(self, player: str) -> int:

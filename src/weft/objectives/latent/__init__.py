@@ -1,0 +1,1 @@
+"""Models that explain rows by something unseen."""
