@@ -33,9 +33,11 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 NAMES = (
     *("mnist_epoch", "and_mask", "coupled", "fisher", "continual", "replicas", "maml", "cartpole", "startup"),
-    *("mixtures", "hmm", "autoregressive", "sequences"),
+    *("mixtures", "hmm", "autoregressive", "sequences", "vae"),
 )
-PACKAGES = ("torch", "numpy", "skorch", "avalanche-lib", "higher", "stable-baselines3", "gymnasium", "hmmlearn")
+PACKAGES = (
+    *("torch", "numpy", "skorch", "avalanche-lib", "higher", "stable-baselines3", "gymnasium", "hmmlearn", "pythae"),
+)
 # As in the Makefile, and for every contestant alike: see there.
 SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
