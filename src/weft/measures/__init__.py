@@ -1,5 +1,5 @@
 """Measures of what was learned: risk by environment, agreement of gradients, consistency of optima, what is kept of
-tasks in sequence, calibration, criteria of densities. Those that need no learner are of `weft.scores`, and can be had
+tasks in sequence, calibration, criteria of densities, what codes tell and cost. Those that need no learner are of `weft.scores`, and can be had
 here too.
 """
 
@@ -12,9 +12,11 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.measures.calibration import Posterior, posterior
     from weft.measures.criteria import aic, bic
+    from weft.measures.critics import Bound
     from weft.measures.gradients import Agreement, Signal, environment_gradients, feature_signal, sign_agreement
     from weft.measures.ilc import Consistency, consistency, learner_consistency, quadratic_consistency
     from weft.measures.information import fisher, fisher_overlap
+    from weft.measures.mutual import infonce, mine
     from weft.measures.risk import Risk, environment_risk
     from weft.measures.tasks import TaskMatrix, accuracy_matrix, task_scores
     from weft.measures.text import bits_per_character
