@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from weft.measures.calibration import Posterior, posterior
     from weft.measures.criteria import aic, bic
     from weft.measures.critics import Bound
+    from weft.measures.gaps import InferenceGaps, inference_gaps
     from weft.measures.gradients import Agreement, Signal, environment_gradients, feature_signal, sign_agreement
     from weft.measures.ilc import Consistency, consistency, learner_consistency, quadratic_consistency
     from weft.measures.information import fisher, fisher_overlap
     from weft.measures.mutual import infonce, mine
+    from weft.measures.rates import RateDistortion, RateDistortionPoint, rate_distortion
     from weft.measures.risk import Risk, environment_risk
     from weft.measures.tasks import TaskMatrix, accuracy_matrix, task_scores
     from weft.measures.text import bits_per_character
