@@ -142,15 +142,15 @@ def rate_distortion(
         beta = (
             getattr(model.objective_, "beta", None) if getattr(model.objective_, "target_rate", None) is None else None
         )
-        elbo = Mean.of(-distortion - rate)
+        both = Mean.of(-distortion - rate)
         points.append(
             RateDistortionPoint(
-                setting, beta, Mean.of(rate), Mean.of(distortion), elbo, slope, (low, float(rate.mean()))
+                setting, beta, Mean.of(rate), Mean.of(distortion), both, slope, (low, float(rate.mean()))
             )
         )
-        if entropy is not None and elbo.interval[0] > -entropy:
+        if entropy is not None and both.interval[0] > -entropy:
             warnings.warn(
-                f"expected an ELBO of at most -H = {-entropy:.3f} nats, got {elbo} of the model with {setting}; are "
+                f"expected an ELBO of at most -H = {-entropy:.3f} nats, got {both} of the model with {setting}; are "
                 "these the rows that it was fitted to, or is H of others, or in other units?",
                 stacklevel=2,
             )
