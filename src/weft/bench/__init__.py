@@ -8,6 +8,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.bench.comparing import compare
+    from weft.bench.curves import rate_distortion_picture
     from weft.bench.study import Study
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

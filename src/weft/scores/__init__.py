@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from weft.scores.predictions import accuracy, mean_interval, r_squared, r_squared_interval, score, wilson
     from weft.scores.samples.classifier import c2st
     from weft.scores.samples.kernels import energy_distance, mmd
+    from weft.scores.samples.parzen import Parzen, parzen_likelihood
     from weft.scores.samples.reading import TwoSample
     from weft.scores.samples.support import (
         DensityCoverage,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.core.legal import Whole
+from weft.core.legal import Choice, Whole
 from weft.core.objective import capability
 from weft.core.random import categorical, normal, turns
 from weft.objectives.densities.density import Density
@@ -157,6 +157,61 @@ class Explained(Density):
         if refine:
             q = self.refine(q, x, observed, y, int(refine))
         return self.log_weights(x, q, int(draws), observed, y).mean(-1)
+
+    @capability(merge="logmeanexp", kind="lower bound", gives="density")
+    def ais(
+        self,
+        x: Tensor,
+        observed: Tensor | None = None,
+        y: Tensor | None = None,
+        *,
+        chains: int = 16,
+        steps: int = 200,
+        leaps: int = 10,
+        start: str = "prior",
+    ) -> Tensor:
+        """log of the mean weight of chains that go from p(z) to p(x, z): at most log p(x) in expectation.
+
+        Annealed importance sampling: where q is a poor guess, draws of it need astronomical numbers to come near
+        log p(x), and chains that move do not need q at all. The mean weight has the expectation p(x), so its log is too
+        low on average, by about half the relative variance of the mean, the less the more temperatures and chains; for
+        one row it may be too high. See `weft.objectives.latent.annealed.annealed` for moves and how their steps are
+        found. It costs chains x steps x leaps decodings of a row with their gradients, and a quarter more.
+
+        Args:
+            x, observed, y: rows.
+            chains: of each row.
+            steps: temperatures; 1 for weighted draws of the start alone.
+            leaps: leapfrogs of a move between two temperatures.
+            start: where chains begin, `prior` or `guess` (q, nearer where it is good; where q is narrower than the
+                posterior, its tails are found late).
+
+        References:
+            Neal, "Annealed importance sampling", Statistics and Computing 11, 2001.
+            Wu, Burda, Salakhutdinov and Grosse, "On the quantitative analysis of decoder-based generative models",
+            arXiv 1611.04273.
+        """
+        from weft.objectives.latent.annealed import annealed
+
+        for name, value in {"chains": chains, "steps": steps, "leaps": leaps}.items():
+            _DRAWS.check(value, f"the {name} of ais")
+        Choice("prior", "guess").check(start, "the start of ais")
+        q = self.guess(x, observed, y) if start == "guess" else None
+
+        def draw(count: int) -> Tensor:
+            if q is not None:
+                return q.draw(count, "z")
+            return torch.stack([self.draw_prior(x.shape[0], y) for _ in turns("chain", count)], 1)
+
+        def joint(z: Tensor) -> Tensor:
+            return self.log_given(x, z, observed, y) + self.log_prior(z, y)
+
+        def first(z: Tensor) -> Tensor:
+            return self.log_prior(z, y) if q is None else q.log_prob(z)
+
+        with torch.no_grad():
+            logs = annealed(first, joint, draw, chains=int(chains), steps=int(steps), leaps=int(leaps))
+        return logs.logsumexp(-1) - math.log(int(chains))
 
     @capability(merge="mean", kind="estimate")
     def rate(self, x: Tensor, observed: Tensor | None = None, y: Tensor | None = None, *, draws: int = 8) -> Tensor:
