@@ -1,6 +1,6 @@
 """Measures of what was learned: risk by environment, agreement of gradients, consistency of optima, what is kept of
-tasks in sequence, calibration, criteria of densities. Those that need no learner are of `weft.scores`, and can be had
-here too.
+tasks in sequence, calibration, criteria of densities, predictive checks. Those that need no learner are of
+`weft.scores`, and can be had here too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.measures.calibration import Posterior, posterior
+    from weft.measures.checks import Checked, PredictiveCheck, predictive_check
     from weft.measures.criteria import aic, bic
     from weft.measures.gradients import Agreement, Signal, environment_gradients, feature_signal, sign_agreement
     from weft.measures.ilc import Consistency, consistency, learner_consistency, quadratic_consistency
