@@ -12,6 +12,7 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.measures.calibration import Posterior, posterior
     from weft.measures.checks import Checked, PredictiveCheck, predictive_check
+    from weft.measures.codes import ActiveUnits, active_units
     from weft.measures.criteria import aic, bic
     from weft.measures.gradients import Agreement, Signal, environment_gradients, feature_signal, sign_agreement
     from weft.measures.ilc import Consistency, consistency, learner_consistency, quadratic_consistency
