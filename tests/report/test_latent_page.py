@@ -39,7 +39,9 @@ def skewed(tmp_path_factory):
     options = ["--objective", "vae(latent=2, hidden=(8,))", "--steps", "300"]
     result = run("fit", str(folder / "data.csv"), *options, "--out", str(folder / "run"), "-q")
     assert result.exit_code == 0, result.stderr
-    return Reader(render([folder / "run"]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(checked, "PATIENCE", np.inf)  # however slow the machine
+        return Reader(render([folder / "run"]))
 
 
 def test_a_table_is_checked_and_what_is_planted_is_found(skewed):
@@ -153,6 +155,7 @@ def test_codes_of_whole_numbers_have_none_between_them():
 def test_checks_that_would_take_too_long_are_left_out_and_say_how_to_make_them(monkeypatch):
     X = np.random.default_rng(7).normal(size=(50, 2))
     learner = Learner(Independent(), random_state=0).fit(X)
+    monkeypatch.setattr(checked, "PATIENCE", np.inf)
     assert "conservative" in "".join(checked.checks(learner, X, Sections(Names()), trained=True))
     monkeypatch.setattr(checked, "PATIENCE", 0.0)
     said = "".join(checked.checks(learner, X, Sections(Names()), trained=True))
