@@ -1,6 +1,8 @@
 """Measures of what was learned: risk by environment, agreement of gradients, consistency of optima, what is kept of
 tasks in sequence, calibration, criteria of densities, what codes tell and what they cost. Those that need no learner
 are of `weft.scores`, and can be had here too.
+tasks in sequence, calibration, criteria of densities, predictive checks. Those that need no learner are of
+`weft.scores`, and can be had here too.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.measures.calibration import Posterior, posterior
     from weft.measures.correlation import total_correlation
+    from weft.measures.checks import Checked, PredictiveCheck, predictive_check
+    from weft.measures.codes import ActiveUnits, active_units
     from weft.measures.criteria import aic, bic
     from weft.measures.critics import Bound
     from weft.measures.gaps import InferenceGaps, inference_gaps

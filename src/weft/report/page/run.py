@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,10 @@ from weft.report.curves import Curve, curves
 from weft.report.folder import about, done, inexact, records, risk
 from weft.report.page import charts
 from weft.report.page.charts import Axis
+from weft.report.page.checks import checks
 from weft.report.page.curves import Charted, curve_section
 from weft.report.page.density import density
+from weft.report.page.latent import Codes
 from weft.report.page.markup import (
     Cell,
     Markup,
@@ -32,12 +35,13 @@ from weft.report.page.markup import (
     table,
 )
 from weft.report.page.protocol import again
-from weft.report.page.samples import SAMPLES, reconstructions, samples
+from weft.report.page.samples import SAMPLES, kept_columns, reconstructions, samples
 from weft.report.page.tasks import run_tasks
 from weft.report.tasks import tasks
 
 if TYPE_CHECKING:
     from weft.core.values import Json
+    from weft.learner.estimator import Learner
     from weft.tables.recipe import Table
 
 __all__ = ["commanded", "run", "run_curves", "run_state", "run_title"]
@@ -245,7 +249,7 @@ def _columns(told: Json, sections: Sections) -> Markup | None:
 
 
 def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, list[Markup | None]]:
-    """A density of the table, samples, reconstructions, where the objective can; where not, nothing, or why not."""
+    """Density, samples, checks, reconstructions, codes, where the objective can; where not, nothing, or why not."""
     params = ((about(folder).get("config") or {}).get("params")) or {}
     if not _draws(params.get("objective")):
         return {}  # not worth loading it
@@ -259,22 +263,66 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
         return {"Samples": [el("p", f"None were drawn, as the run cannot be loaded by itself: {error}", class_="note")]}
     offered = learner.objective_.capabilities()
     held = _table(folder) if data else None
-    rows = None if held is None else np.asarray(held.X[held.measured[1]])
+    of_table = held is not None and held.recipe is not None and hasattr(learner, "recipe_")
+    part, seen = held.measured if held is not None else ("", slice(0))
+    rows = None if held is None else held.given(seen) if of_table else np.asarray(held.X[seen])
     out: dict[str, list[Markup | None]] = {}
+    if held is not None and of_table:
+        out |= _tried("Samples", lambda: density(learner, held, sections))
+    elif "sample" in offered:
+        out |= _tried("Samples", lambda: {"Samples": _plain_samples(learner, rows, sections)})
+    if held is not None and "sample" in offered and offered["sample"].asks == "number":
+        named = {"y": held.y[seen]} if held.y is not None and learner.sample.takes("y") else {}
+        trained = part == "training"
+        title = "What it gets wrong"
+        out |= _tried(title, lambda: {title: checks(learner, rows, sections, trained=trained, **named)})
+    if {"transform", "inverse_transform"} <= offered.keys():
+        one = learner.replica(0) if learner.replicas is not None else learner
+        if rows is not None:
+            out |= _tried("Reconstructions", lambda: {"Reconstructions": _again(one, rows, sections)})
+        if rows is not None or ("sample" in offered and offered["sample"].asks == "number"):
+            out |= _tried("Codes", lambda: _coded(one, rows, part, sections))
+    return out
+
+
+def _tried(title: str, work: Callable[[], dict[str, list[Markup | None]]]) -> dict[str, list[Markup | None]]:
+    """Sections by title, or why there are none: what one cannot draw is no reason to leave out the others."""
     try:
-        if held is not None and held.recipe is not None and hasattr(learner, "recipe_"):
-            out |= density(learner, held, sections)
-        elif "sample" in offered:
-            answer = learner.sample(SAMPLES, random_state=0)
-            answer = learner.read(answer)["x"] if hasattr(answer, "iloc") else answer  # a table, as the net sees it
-            out["Samples"] = [*samples(np.asarray(answer, dtype=float), rows, sections)]
-        if rows is not None and {"transform", "inverse_transform"} <= offered.keys():
-            learner = learner.replica(0) if learner.replicas is not None else learner
-            few = rows[:SAMPLES]
-            again = np.asarray(learner.inverse_transform(learner.transform(few)), dtype=float)
-            out["Reconstructions"] = [*reconstructions(np.asarray(few, dtype=float), again, sections)]
-    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-        out["Samples"] = [el("p", f"None could be drawn: {error}", class_="note")]
+        return work()
+    except (ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
+        return {title: [el("p", f"None could be drawn: {error}", class_="note")]}
+
+
+def _plain_samples(learner: Learner, rows: Array | None, sections: Sections) -> list[Markup | None]:
+    answer = learner.sample(SAMPLES, random_state=0)
+    answer = learner.read(answer)["x"] if hasattr(answer, "iloc") else answer  # a table, as the net sees it
+    return [*samples(np.asarray(answer, dtype=float), rows, sections)]
+
+
+def _again(learner: Learner, rows: Any, sections: Sections) -> list[Markup | None]:
+    few = rows[:SAMPLES]
+    again = learner.inverse_transform(learner.transform(few))
+    if hasattr(again, "iloc"):
+        return [*kept_columns(few, again, sections)]
+    return [*reconstructions(np.asarray(few, dtype=float), np.asarray(again, dtype=float), sections)]
+
+
+def _coded(learner: Learner, rows: Any, part: str, sections: Sections) -> dict[str, list[Markup | None]]:
+    """What codes of rows are like; of the model's own rows, where there are no others."""
+    drawn = rows is None
+    own = learner.sample(SAMPLES, random_state=0) if drawn else rows[:SAMPLES]
+    codes = Codes(learner, own, "rows that the model drew" if drawn else f"{part} rows", sections)
+    if not codes.moves:
+        return {}
+    ways = {
+        "Codes": codes.used,
+        "What codes stand for": codes.grid,
+        "Between two rows": codes.between,
+        "Along each entry of the code": codes.along,
+    }
+    out: dict[str, list[Markup | None]] = {}
+    for title, way in ways.items():
+        out |= _tried(title, lambda way=way, title=title: {title: way()})  # type: ignore[misc]
     return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,10 @@ from weft.report.page import charts
 from weft.report.page.charts import Dot
 from weft.report.page.markup import Markup, Sections, el, num, table
 
-__all__ = ["SAMPLES", "reconstructions", "samples"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["SAMPLES", "kept_columns", "reconstructions", "samples"]
 
 Array = NDArray[np.float64]
 SAMPLES = 400  # rows drawn for a scatter
@@ -124,3 +128,22 @@ def reconstructions(rows: Array, again: Array, sections: Sections) -> list[Marku
     heads = ["value", "deviation of the data", "root mean squared error"]
     parts.append(table("How each value is kept.", heads, cells, names=sections.names, file="reconstructions"))
     return parts
+
+
+def kept_columns(frame: pd.DataFrame, again: pd.DataFrame, sections: Sections, most: int = 100) -> list[Markup]:
+    """How the columns of a table are kept by a reconstruction: what is observed of them."""
+    from pandas.api.types import is_numeric_dtype
+
+    cells: list[list[object]] = []
+    for name in again.columns[:most]:
+        seen = frame[name].notna().to_numpy()
+        given, made = frame[name][seen], again[name][seen]
+        if is_numeric_dtype(made):
+            a, b = given.to_numpy(np.float64), made.to_numpy(np.float64)
+            cells.append([str(name), float(a.std()), float(np.sqrt(((a - b) ** 2).mean())), None])
+        else:
+            same = (given.astype(str).to_numpy() == made.astype(str).to_numpy()).mean()
+            cells.append([str(name), None, None, float(same)])
+    heads = ["column", "deviation of the data", "root mean squared error", "share kept"]
+    said = f"How each column of {num(len(frame))} rows is kept; of categories, the share."
+    return [table(said, heads, cells, names=sections.names, file="reconstructions")]
