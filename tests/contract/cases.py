@@ -22,6 +22,7 @@ from weft.objectives import (
     DANN,
     FVBN,
     GAN,
+    GLO,
     HMM,
     ICA,
     LDA,
@@ -31,6 +32,7 @@ from weft.objectives import (
     RBM,
     REINFORCE,
     VAE,
+    Autoencoder,
     CausalTransformer,
     CharRNN,
     ClassConditional,
@@ -250,6 +252,25 @@ OBJECTIVES = {
         settings=FAST,
         episodes=rows_of(MIXED),
     ),
+    "autoencoder, denoising": Case(
+        lambda net: Autoencoder(2, encoder=noisy if net == "noisy" else None, hidden=(16,), noise=0.1, masking=0.1),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED),
+    ),
+    "autoencoder, contractive": Case(
+        lambda net: Autoencoder(2, hidden=(16,), codes="tanh", l1=0.01, contraction=0.01),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED),
+    ),
+    "autoencoder, sparse": Case(
+        lambda net: Autoencoder(8, hidden=(), codes="sigmoid", kl=0.1, target=0.2, tied=True, loss="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+    ),
+    "glo": Case(lambda net: GLO(2, hidden=(16,)), {"X": MIXED}, settings=FAST),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
         source=lambda kind: Arrays(
