@@ -121,7 +121,7 @@ class GLO(Decoded):
         far, best = off(z).min(1)
         return z.gather(1, best.reshape(-1, 1, 1).expand(-1, 1, shape[2])).squeeze(1), far
 
-    @capability(merge="refuse")
+    @capability(merge="refuse", kind="estimate")
     def transform(self, x: Tensor, *, steps: int = 200, starts: int = 4) -> Tensor:
         """The code in the ball from which each row is made best, as far as the search finds it.
 
@@ -134,7 +134,7 @@ class GLO(Decoded):
         Whole(1).check(starts, "the starts of transform")
         return self.searched(x, int(steps), int(starts))[0]
 
-    @capability(merge="refuse", gives="x")
+    @capability(merge="refuse", kind="estimate", gives="x")
     def reconstruct(self, x: Tensor, *, steps: int = 200, starts: int = 4) -> Tensor:
         """g of the code that `transform` finds."""
         return self.mean(self.raw(self.transform(x, steps=steps, starts=starts)))
