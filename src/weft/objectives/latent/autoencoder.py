@@ -201,7 +201,7 @@ class Autoencoder(Decoded):
             z = self.encoded(x)
             _, slope = CODES[self.codes]
             return z, slope(z) ** 2 @ (self._layer().weight ** 2).sum(1)
-        z, back = torch.func.vjp(self.encoded, x)
+        z, back = torch.func.vjp(self.encoded, x)  # type: ignore[misc]
         each = torch.eye(z.shape[1], dtype=z.dtype, device=z.device).unsqueeze(1).expand(-1, len(x), -1)
         (slopes,) = torch.func.vmap(back)(each)  # of every entry of the code, (latent, n, ...)
         return z, (slopes**2).flatten(2).sum((0, 2))

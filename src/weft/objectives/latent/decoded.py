@@ -27,8 +27,9 @@ class Decoded(Objective):
         `bernoulli`  -sum x log g + (1 - x) log (1 - g),   g a sigmoid of the net, x in [0, 1].
 
     A number is no density: nothing is said of how probable a row is, so there is no `log_prob` and no `posterior`.
-    Rows with a shape, such as images, come back in it. Whole numbers are taken as numbers, true and false as 1 and 0;
-    a table's numbers come back in their units, and its categories are refused.
+    Rows with a shape, such as images, come back in it. Whole numbers are taken as numbers, true and false as 1 and 0.
+    A table's columns come back in their units, those of counts and of true and false at the nearest of these; its
+    categories are refused.
 
     Args:
         latent: the entries of a code.
@@ -57,6 +58,8 @@ class Decoded(Objective):
                     f"{part.name!r}; give an entry for each of its values, pandas.get_dummies(X), or take VAE(), which "
                     "models categories"
                 )
+        kinds = [part.kind for part in field.columns or ()]
+        self.most = [{"boolean": 1.0, "count": math.inf}.get(kind) for kind in kinds]  # of columns of whole numbers
         self.shape = tuple(field.shape)
         self.build_decoder(Field((int(self.latent),), torch.get_default_dtype()))
 
@@ -68,12 +71,17 @@ class Decoded(Objective):
 
     def raw(self, z: Tensor) -> Tensor:
         """What the net says to codes `(n, latent)`: rows, or under `bernoulli` their logits."""
-        said: Tensor = self.decoder(z)  # type: ignore[operator, misc]
+        said: Tensor = self.decoder(z)  # type: ignore[operator, misc, assignment]
         return said.reshape(len(z), *self.shape)
 
     def mean(self, raw: Tensor) -> Tensor:
-        """Rows g, of what the net says."""
-        return raw.sigmoid() if self.loss == "bernoulli" else raw
+        """Rows g, of what the net says, as they are given back."""
+        g = raw.sigmoid() if self.loss == "bernoulli" else raw
+        if not any(self.most):
+            return g
+        whole = torch.tensor([most is not None for most in self.most], device=g.device)
+        most = torch.tensor([math.inf if most is None else most for most in self.most], dtype=g.dtype, device=g.device)
+        return torch.where(whole, torch.minimum(g.round().clamp_min(0), most), g)
 
     def off(self, raw: Tensor, x: Tensor) -> Tensor:
         """How far off each row is."""

@@ -12,7 +12,7 @@ from weft.core.configured import Range
 from weft.core.legal import Whole
 from weft.core.objective import Output, capability
 from weft.core.optimizer import Optimizer
-from weft.core.random import normal
+from weft.core.random import fold, gauss, key_of, normal, row_hash
 from weft.core.source import Batch, Spec
 from weft.core.trees import Params
 from weft.nets.make import NetLike
@@ -31,10 +31,10 @@ class GLO(Decoded):
 
         z ~ N(m, S),   m = 1/N sum_i z_i,   S = 1/N sum_i (z_i - m)(z_i - m)'
 
-    The codes of other rows, and of training rows that come without their number, are searched for: `transform(X)` goes
-    down off(x, g(z)) within the ball from several starts, drawn from that normal by a key of the row, and keeps the best
-    end. So an answer is a function of the row and of the parameters alone. The learned codes are the parameter `z` of
-    `learner.objective_.table`, in the order of the training rows.
+    Codes of rows are searched for, be they new or learned from: `transform(X)` goes down off(x, g(z)) within the ball
+    from several starts, drawn from that normal by a key of the row, and keeps the best end. So an answer is a function
+    of the row and the parameters. The learned codes are the parameter `z` of `learner.objective_.table`, in the order
+    of the training rows.
 
     A loss that is a distance gives no density, and a code that is one point no posterior: `VAE` has both. Rows that are
     held out have no code, so that there is no validation; compare `reconstruction_error(X)` of other rows instead.
@@ -78,7 +78,14 @@ class GLO(Decoded):
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
-        self.table = _Table(int(spec["index"].classes or 0), int(self.latent))
+        rows = spec["index"].classes if "index" in spec else None
+        if not rows:
+            raise ValueError(
+                f"expected rows with their number in 'index', and how many there are, for GLO, which keeps a code of "
+                f"each, got {'no number of rows' if 'index' in spec else 'no index'} from the source; give rows to "
+                "fit, or Arrays(X, index=torch.arange(n), classes={'index': n})"
+            )
+        self.table = _Table(rows, int(self.latent))
 
     def project(self, params: Params) -> Params:
         return {"table.z": in_ball(params["table.z"])}
@@ -111,7 +118,9 @@ class GLO(Decoded):
             return self.off(self.raw(z.flatten(0, 1)), many).reshape(shape[:2])
 
         slope = torch.func.grad(lambda z: off(z).sum())
-        z = in_ball(self.drawn(normal(shape, place="start", dtype=x.dtype)))
+        # by the row alone, not by the question: transform, reconstruct and reconstruction_error tell of one code
+        keys = fold(key_of(0, x.device), "start", row_hash(x))
+        z = in_ball(self.drawn(gauss(keys, shape[1:], x.dtype)))
         first, second = torch.zeros_like(z), torch.zeros_like(z)
         for t in range(steps):
             g = slope(z)
