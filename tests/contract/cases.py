@@ -22,6 +22,7 @@ from weft.objectives import (
     DANN,
     FVBN,
     GAN,
+    GLO,
     HMM,
     ICA,
     LDA,
@@ -31,6 +32,7 @@ from weft.objectives import (
     RBM,
     REINFORCE,
     VAE,
+    Autoencoder,
     CausalTransformer,
     CharRNN,
     ClassConditional,
@@ -97,6 +99,7 @@ SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
 MIXED = np.sign(X) * (1 + 0.2 * np.abs(X)) @ (np.eye(5) + 0.5 * np.eye(5, k=1))  # two hills a column, then mixed
 MIXED = MIXED.astype(np.float32)
+NARROW = MIXED / 4  # for sums of squared errors under SGD at the rate of .3
 BITS = (X[:, :1] + 0.3 * X > 0.4).astype(np.float32)  # neither fair nor independent: there is something to learn
 IMAGES = np.repeat(BITS[:, None, None, :3], 2, 2)  # 1 x 2 x 3, the second row as the first
 VALUE = SCORE.astype(np.float32)
@@ -250,6 +253,25 @@ OBJECTIVES = {
         settings=FAST,
         episodes=rows_of(MIXED),
     ),
+    "autoencoder": Case(
+        lambda net: Autoencoder(2, encoder=noisy if net == "noisy" else None, hidden=(16,), noise=0.1, masking=0.1),
+        {"X": NARROW},
+        settings=FAST,
+        episodes=rows_of(NARROW),
+    ),
+    "autoencoder, contractive": Case(
+        lambda net: Autoencoder(2, hidden=(16,), codes="tanh", l1=0.01, contraction=0.01),
+        {"X": NARROW},
+        settings=FAST,
+        episodes=rows_of(NARROW),
+    ),
+    "autoencoder, sparse": Case(
+        lambda net: Autoencoder(8, hidden=(), codes="sigmoid", kl=0.1, target=0.2, tied=True),
+        {"X": NARROW},
+        settings=FAST,
+        episodes=rows_of(NARROW),
+    ),
+    "glo": Case(lambda net: GLO(2, hidden=(16,)), {"X": NARROW}, settings=FAST),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
         source=lambda kind: Arrays(

@@ -51,7 +51,10 @@ def test_objectives(name):
         labels = None if y is None else torch.as_tensor(y)
         rows = torch.as_tensor(case.arrays["X"])
         seen = {"observed": case.gaps(rows)} if case.make("plain").gaps else {}
-        source = Arrays(rows, labels, batch_size=12, classes=2 if y is LABEL else None, **seen)
+        classes = 2 if y is LABEL else None
+        if "index" in case.make("plain").fields:
+            seen, classes = {**seen, "index": torch.arange(len(rows))}, {"index": len(rows)}
+        source = Arrays(rows, labels, batch_size=12, classes=classes, **seen)
     check_objective(case.make("plain"), source)
 
 

@@ -41,6 +41,8 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="expected the same rows at every step")
             learner.partial_fit(source, task="first").partial_fit(source, task="second")
+    elif "index" in made.fields:  # rows have numbers in one training, not in several
+        learner.fit(**case.arrays, environment=SITE if grouped else None)
     else:
         environment = SITE if grouped else None
         for task in ("first", "second"):

@@ -206,7 +206,7 @@ def test_what_is_refused(wrong):
 
 @pytest.mark.parametrize("strategy", [SGLD(), LBFGS()], ids=repr)
 def test_who_makes_a_step_of_its_own_is_refused(strategy):
-    with pytest.raises(ValueError, match="expected a step of the optimizer for Unit"):
+    with pytest.raises(ValueError, match="cannot train Unit: it makes a step of its own"):
         fit(Unit(net), strategy=strategy)
 
 

@@ -201,6 +201,16 @@ class Strategy(Configured):
                 "both adapt to a few examples, and neither knows of the other; keep one of them: the objective with "
                 "another strategy, or the strategy with another objective"
             )
+        if "index" in objective.fields and (self.does("consolidate") or self.sight.episodic):
+            return (
+                f"it learns from tasks or episodes, one after another, and {type(objective).__name__} has something of "
+                "its own for each row of a single training"
+            )
+        if self.own_step and objective.projects:
+            return (
+                "it makes a step of its own, and would not know of the set on which parameters are put back after each "
+                "step of an optimizer"
+            )
         if self.sees == "examples" and not objective.decomposable:
             return "its loss couples the examples of a batch, so a single example has no gradient of its own"
         for name in sorted(self.reads - objective.provides):

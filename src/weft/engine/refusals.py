@@ -54,12 +54,6 @@ def refuse_strategy(strategy: Strategy, objective: Objective, optimizers: Mappin
                 f"expected plain SGD with {own!r}, which makes a step of its own of the gradient and the learning "
                 f"rate, got {optimizer!r}; give optimizer=Optimizer('sgd', lr=...)"
             )
-    if strategy.own_step and objective.projects:
-        own = next(part for part in strategy.parts if part.own_step)
-        raise ValueError(
-            f"expected a step of the optimizer for {type(objective).__name__}, whose parameters are put back on a set "
-            f"after it, got {own!r}, which makes a step of its own and would not know; keep one of them"
-        )
     if pieces > 1 and not objective.decomposable:
         raise ValueError(
             f"expected accumulate=1 with {type(objective).__name__}, whose loss couples all rows of an update, got "

@@ -115,6 +115,7 @@ _OF_ROWS = {
     "log_prob": "tells no density of a row, neither exactly nor by a bound",
     "sample": "draws no rows",
     "impute": "does not fill in what is missing",
+    "posterior": "tells no law of codes given a row",
 }
 """What a model of rows offers, and what is said of one that does not."""
 _CONDITIONAL = ("predict", "act", "adapt", "forecast", "expectation", "bayes_factor")
@@ -219,8 +220,8 @@ class Answers(BaseEstimator):
             return f": {error}"
         whose, told = type(objective).__name__, ""
         if name in _OF_ROWS:
-            told = f": {whose} {_OF_ROWS[name]}; take an objective that models the rows, such as Independent() or "
-            told += "Mixture()"
+            such = "VAE() or FactorAnalysis()" if name == "posterior" else "Independent(), Mixture() or VAE()"
+            told = f": {whose} {_OF_ROWS[name]}; take an objective that models the rows, such as {such}"
             if name == "log_prob" and "sample" in offered:
                 told += ", or compare its samples with data: weft.report.compare_samples(X, learner.sample(len(X)))"
         return told + (f"; {whose} offers {', '.join(offered)}" if offered else "")

@@ -1,8 +1,6 @@
 """Measures of what was learned: risk by environment, agreement of gradients, consistency of optima, what is kept of
-tasks in sequence, calibration, criteria of densities, what codes tell and what they cost. Those that need no learner
-are of `weft.scores`, and can be had here too.
-tasks in sequence, calibration, criteria of densities, predictive checks. Those that need no learner are of
-`weft.scores`, and can be had here too.
+tasks in sequence, calibration, criteria of densities, what codes tell and what they cost, predictive checks. Those that
+need no learner are of `weft.scores`, and can be had here too.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from weft.objectives.densities.wavenet import WaveNet
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
+    from weft.objectives.latent.autoencoder import Autoencoder
     from weft.objectives.latent.factor_analysis import FactorAnalysis
+    from weft.objectives.latent.glo import GLO
     from weft.objectives.latent.probabilistic_pca import ProbabilisticPCA
     from weft.objectives.latent.vae import VAE
     from weft.objectives.supervised.heads import Heads

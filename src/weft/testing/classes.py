@@ -18,6 +18,7 @@ TRAITS = (
     "adapts",
     "provides",
     "laws",
+    "projects",
     "fields",
     "companions",
     "distribution",
@@ -32,9 +33,11 @@ class TraitClass(NamedTuple):
     Attributes:
         game: whether it has players.
         decomposable, movable, likelihood, on_policy, solved, adapts, provides: as declared.
+        projects: whether parameters are put back on a set after a step.
         usual: whether what it predicts is of classes or normal, which strategies ask that draw or temper it.
         inputs: whether it reads x.
         bare: whether nothing comes along with x (what is observed, how long rows are).
+        numbered: whether it reads the number of a row in the training data.
         environment: whether it reads which environment a row is of.
         answers: whether its capabilities predict every other field that it reads.
         samples: whether it draws rows.
@@ -48,9 +51,11 @@ class TraitClass(NamedTuple):
     solved: bool
     adapts: bool
     provides: frozenset[str]
+    projects: bool
     usual: bool
     inputs: bool
     bare: bool
+    numbered: bool
     environment: bool
     answers: bool
     samples: bool
@@ -74,9 +79,11 @@ def trait_class(objective: Objective) -> TraitClass:
         solved=objective.solved,
         adapts=objective.adapts,
         provides=frozenset(objective.provides),
+        projects=objective.projects,
         usual=bool(objective.laws) and objective.laws <= {"categorical", "normal"},
         inputs="x" in objective.fields,
         bare=not objective.companions,
+        numbered="index" in objective.fields,
         environment="environment" in objective.fields,
         answers=all(f"{name.removesuffix('y')}predict" in offered for name in targets),
         samples="sample" in offered,
