@@ -250,6 +250,12 @@ OBJECTIVES = {
         settings=FAST,
         episodes=rows_of(MIXED),
     ),
+    "vae, autoregressive decoder": Case(
+        lambda net: VAE(2, hidden=(16,), decoder=MADE((16,), law="bernoulli")),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+    ),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
         source=lambda kind: Arrays(
