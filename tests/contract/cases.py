@@ -40,6 +40,7 @@ from weft.objectives import (
     Gaussian,
     GaussianMixture,
     Heads,
+    HierarchicalVAE,
     Histogram,
     Independent,
     KernelDensity,
@@ -255,6 +256,18 @@ OBJECTIVES = {
         {"X": BITS},
         settings=FAST,
         episodes=rows_of(BITS),
+    ),
+    "hierarchical-vae": Case(
+        lambda net: HierarchicalVAE((2, 1), encoder=noisy if net == "noisy" else None, hidden=(16,), law="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+    ),
+    "hierarchical-vae, bottom-up": Case(
+        lambda net: HierarchicalVAE((2, 1), hidden=(16,), inference="bottom-up", warm_up=5, gaps=True),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED, observed=complete(MIXED)),
     ),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
     from weft.objectives.latent.factor_analysis import FactorAnalysis
+    from weft.objectives.latent.hierarchical import HierarchicalVAE
     from weft.objectives.latent.probabilistic_pca import ProbabilisticPCA
     from weft.objectives.latent.vae import VAE
     from weft.objectives.supervised.heads import Heads

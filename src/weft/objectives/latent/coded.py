@@ -104,7 +104,7 @@ class Coded(Explained):
 
     def validate(self) -> None:
         super().validate()
-        if self.inference != "amortized" and self.given_net("encoder") is not None:
+        if self.inference == "per-datum" and self.given_net("encoder") is not None:
             raise ValueError(
                 f"expected no encoder beside inference={self.inference!r}, which has none, got one; leave it out, or "
                 "take inference='amortized'"
@@ -164,10 +164,10 @@ class Coded(Explained):
                 f"expected the number of classes for {type(self).__name__}(conditional=True), got none in the source's "
                 "spec; give classes=... to it"
             )
-        latent, own = int(self.latent), torch.get_default_dtype()
+        own, code = torch.get_default_dtype(), self.layers[0] + self.given
         decoder = self.given_net("decoder")
         if isinstance(decoder, Autoregressive):
-            chained = Chained(decoder, field, latent + self.given)
+            chained = Chained(decoder, field, code)
             self.entries = chained.entries
         else:
             flat = Field((math.prod(self.shape),), field.dtype, columns=field.columns)
@@ -178,22 +178,34 @@ class Coded(Explained):
             for j, law in enumerate(self.entries.laws)
             if isinstance(law, Normal | Student)
         ]
-        if self.inference == "amortized":
-            net = make_net(self.encoder, Field(self._read_shape(), own), 2 * latent, hidden=self.hidden, what="encoder")
-            self.recognition: nn.Module = Amortized(net, self.scale)
-        else:
-            self.recognition = PerDatum(int(spec["index"].classes or 0), latent)
+        self.recognition = self._recognition(spec)
         if isinstance(decoder, Autoregressive):
             self.generator: nn.Module = chained
         else:
-            self.generator = self._entrywise(Field((latent + self.given,), own))
+            self.generator = self._entrywise(Field((code,), own))
         if self.noise == "shared":
             self.log_noise = nn.Parameter(torch.zeros(len(self._scales)))
         if isinstance(self.prior, Density):
             self.inner = copy.deepcopy(self.prior)
-            self.inner.build({"x": Field((latent,), own)})
+            self.inner.build({"x": Field((self.layers[-1],), own)})
         elif self.prior is not None:
-            self.mixing = _Mixed(int(self.prior), latent)
+            self.mixing = _Mixed(int(self.prior), self.layers[-1])
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The entries of each layer of codes, first of the one that rows are drawn from, last of the prior's."""
+        return (int(self.latent),)
+
+    def _recognition(self, spec: Spec) -> nn.Module:
+        """What gives the guess, by the inference scheme."""
+        if self.inference == "per-datum":
+            return PerDatum(int(spec["index"].classes or 0), self.layers[0])
+        return Amortized(self._encoder(2 * self.layers[0]), self.scale)
+
+    def _encoder(self, outputs: int) -> nn.Module:
+        """The net from rows to so many values."""
+        read = Field(self._read_shape(), torch.get_default_dtype())
+        return make_net(self.encoder, read, outputs, hidden=self.hidden, what="encoder")
 
     def _entrywise(self, code: Field) -> nn.Module:
         """The net from a code to the numbers of all laws at once: entries are independent given it."""
@@ -242,6 +254,7 @@ class Coded(Explained):
 
     def _code(self, z: Tensor, y: Tensor | None) -> Tensor:
         """Codes with the class behind them, as the decoder reads them."""
+        z = z[..., : self.layers[0]]
         if self._told(y) is None or y is None:
             return z
         hot = self._hot(y, z.dtype)
@@ -283,7 +296,7 @@ class Coded(Explained):
     def draw_prior(self, n: int, y: Tensor | None = None) -> Tensor:
         if self.prior is None:
             like = next(self.generator.parameters())
-            return normal((n, int(self.latent)), place="z", dtype=like.dtype)
+            return normal((n, self.layers[-1]), place="z", dtype=like.dtype)
         if isinstance(self.prior, Density):
             with place("prior"):
                 drawn: Tensor = self.inner.sample(n)  # type: ignore[operator]
@@ -313,10 +326,15 @@ class Coded(Explained):
         there = None if observed is None else observed.reshape(x.shape[0], -1)
         flat = x.reshape(x.shape[0], -1)
         flat = flat if there is None else torch.where(there, flat, 0)
-        q: Guess = self.recognition(self._inputs(flat, there, self._told(y)), index)
-        if self.inference == "amortized" or index is not None:
+        q = self._guessed(self._inputs(flat, there, self._told(y)), index)
+        if self.inference != "per-datum" or index is not None:
             return q
         return self.refine(q, x, observed, y, 300)
+
+    def _guessed(self, inputs: Tensor, index: Tensor | None) -> Guess:
+        """The guess, of rows as the encoder reads them."""
+        q: Guess = self.recognition(inputs, index)
+        return q
 
     def taken(self, batch: Batch) -> tuple[Tensor, Tensor | None, Tensor | None, Guess]:
         """Rows of a batch, what is observed of them, their classes, and the guess of their codes."""

@@ -202,8 +202,11 @@ class VAE(Coded):
             return Output(-self._scored(x, q, draws, observed, y))
         z = q.draw(draws, "z")
         distortion = -self.log_given(x, z, observed, y).mean(-1)
-        each = q.each_rate() if self.prior is None else (q.log_prob(z) - self.log_prior(z, y)).mean(-1, keepdim=True)
-        return Output(distortion + self._weight() * self._charged(each))
+        return Output(distortion + self._weight() * self._charged(self.each_rate(q, z, y)))
+
+    def each_rate(self, q: Guess, z: Tensor, y: Tensor | None) -> Tensor:
+        """The rate of each row, `(n, latent)` by the entries of its code; `(n, 1)` where there is no closed form."""
+        return q.each_rate() if self.prior is None else (q.log_prob(z) - self.log_prior(z, y)).mean(-1, keepdim=True)
 
     def _charged(self, each: Tensor) -> Tensor:
         """What is charged for the rate of each row, given that of each entry of its code."""
