@@ -53,6 +53,7 @@ from weft.objectives import (
     PixelTransformer,
     ProbabilisticPCA,
     Regression,
+    SemiSupervisedVAE,
     StateSpace,
     WaveNet,
 )
@@ -96,6 +97,7 @@ X = rng.normal(size=(ROWS, 5)).astype(np.float32)
 SITE = np.repeat([0, 1, 2], [50, 40, 30])  # unequal environments
 SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
+FEW = np.where(np.arange(ROWS) % 3 == 0, -1, LABEL)
 MIXED = np.sign(X) * (1 + 0.2 * np.abs(X)) @ (np.eye(5) + 0.5 * np.eye(5, k=1))  # two hills a column, then mixed
 MIXED = MIXED.astype(np.float32)
 BITS = (X[:, :1] + 0.3 * X > 0.4).astype(np.float32)  # neither fair nor independent: there is something to learn
@@ -268,6 +270,14 @@ OBJECTIVES = {
         {"X": MIXED},
         settings=FAST,
         episodes=rows_of(MIXED, observed=complete(MIXED)),
+    ),
+    "semi-supervised-vae": Case(
+        lambda net: SemiSupervisedVAE(
+            2, encoder=noisy if net == "noisy" else None, hidden=(16,), noise="shared", alpha=1.0
+        ),
+        {"X": X, "y": FEW},
+        settings=FAST,
+        episodes=rows_of(X, classes=2, y=torch.as_tensor(FEW)),
     ),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),

@@ -101,6 +101,7 @@ NOT = [
     ("ICA.prior", "0"),
     ("VAE.prior", "0"),
     ("HierarchicalVAE.prior", "0"),
+    ("SemiSupervisedVAE.prior", "0"),
     ("ICA.tolerance", "0"),
     ("RBM.hidden", "a list"),
     ("NADE.hidden", "a list"),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from weft.objectives.latent.factor_analysis import FactorAnalysis
     from weft.objectives.latent.hierarchical import HierarchicalVAE
     from weft.objectives.latent.probabilistic_pca import ProbabilisticPCA
+    from weft.objectives.latent.semi_supervised import SemiSupervisedVAE
     from weft.objectives.latent.vae import VAE
     from weft.objectives.supervised.heads import Heads
     from weft.objectives.supervised.labelled import Classification, Regression
