@@ -42,6 +42,7 @@ from weft.objectives import (
     Gaussian,
     GaussianMixture,
     Heads,
+    HierarchicalVAE,
     Histogram,
     Independent,
     KernelDensity,
@@ -54,6 +55,7 @@ from weft.objectives import (
     PixelTransformer,
     ProbabilisticPCA,
     Regression,
+    SemiSupervisedVAE,
     StateSpace,
     WaveNet,
 )
@@ -97,6 +99,7 @@ X = rng.normal(size=(ROWS, 5)).astype(np.float32)
 SITE = np.repeat([0, 1, 2], [50, 40, 30])  # unequal environments
 SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
+FEW = np.where(np.arange(ROWS) % 3 == 0, -1, LABEL)
 MIXED = np.sign(X) * (1 + 0.2 * np.abs(X)) @ (np.eye(5) + 0.5 * np.eye(5, k=1))  # two hills a column, then mixed
 MIXED = MIXED.astype(np.float32)
 NARROW = MIXED / 4  # for sums of squared errors under SGD at the rate of .3
@@ -272,6 +275,32 @@ OBJECTIVES = {
         episodes=rows_of(NARROW),
     ),
     "glo": Case(lambda net: GLO(2, hidden=(16,)), {"X": NARROW}, settings=FAST),
+    "vae, autoregressive decoder": Case(
+        lambda net: VAE(2, hidden=(16,), decoder=MADE((16,), law="bernoulli")),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+    ),
+    "hierarchical-vae": Case(
+        lambda net: HierarchicalVAE((2, 1), encoder=noisy if net == "noisy" else None, hidden=(16,), law="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+    ),
+    "hierarchical-vae, bottom-up": Case(
+        lambda net: HierarchicalVAE((2, 1), hidden=(16,), inference="bottom-up", warm_up=5, gaps=True),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED, observed=complete(MIXED)),
+    ),
+    "semi-supervised-vae": Case(
+        lambda net: SemiSupervisedVAE(
+            2, encoder=noisy if net == "noisy" else None, hidden=(16,), noise="shared", alpha=1.0
+        ),
+        {"X": X, "y": FEW},
+        settings=FAST,
+        episodes=rows_of(X, classes=2, y=torch.as_tensor(FEW)),
+    ),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),
         source=lambda kind: Arrays(

@@ -22,7 +22,7 @@ from weft.strategies import EMA, EWC, MAML, ANDMask, Laplace
 from weft.testing import ContractError, check_objective, check_source, check_strategy, vectorization_table
 from weft.testing.vectorization import LAYERS
 
-from .cases import LABEL, OBJECTIVES, SITE, SOURCES, STRATEGIES, X, corridor, missing
+from .cases import FEW, LABEL, OBJECTIVES, SITE, SOURCES, STRATEGIES, X, corridor, missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def test_objectives(name):
         labels = None if y is None else torch.as_tensor(y)
         rows = torch.as_tensor(case.arrays["X"])
         seen = {"observed": case.gaps(rows)} if case.make("plain").gaps else {}
-        classes = 2 if y is LABEL else None
+        classes = 2 if y is LABEL or y is FEW else None
         if "index" in case.make("plain").fields:
             seen, classes = {**seen, "index": torch.arange(len(rows))}, {"index": len(rows)}
         source = Arrays(rows, labels, batch_size=12, classes=classes, **seen)

@@ -76,6 +76,7 @@ TAKES = {
         *("LeastSquares.ridge", "REINFORCE.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("Histogram.tails", "LDA.tolerance"),
+        *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),
         *("Learner.epochs", "Learner.steps", "Learner.random_state"),
         *("*.lr", "*.weight_decay", "SGD.momentum", "RMSprop.momentum", "Muon.momentum", "*.dampening", "*.rho"),
         *("A*.eps", "NAdam.eps", "RAdam.eps", "Muon.eps", "RMSprop.eps", "*.lr_decay", "*.momentum_decay"),
@@ -88,6 +89,7 @@ TAKES = {
             "*.dilations",
             "*.class_weight",
             "MMD.gammas",
+            "HierarchicalVAE.latent",
             "Rprop.step_sizes",
             "Adafactor.eps",
             "PGD.bounds",
@@ -97,6 +99,9 @@ TAKES = {
 }
 NOT = [
     ("ICA.prior", "0"),
+    ("VAE.prior", "0"),
+    ("HierarchicalVAE.prior", "0"),
+    ("SemiSupervisedVAE.prior", "0"),
     ("ICA.tolerance", "0"),
     ("RBM.hidden", "a list"),
     ("NADE.hidden", "a list"),

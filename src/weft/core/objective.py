@@ -294,6 +294,7 @@ class Objective(Configured, nn.Module):
         targets: what `y` holds: `classes` (labels to be numbered), `multilabel` (0 or 1 for each label), `values`
             (numbers), `counts` (0, 1, 2, ...) or `amounts` (numbers > 0).
         ordered: whether the order of the classes counts, so that labels without one (text) are refused.
+        unlabelled: whether rows to learn from may lack a class: -1 in `y`, as in `sklearn.semi_supervised`.
         class_weight: weights by class label, `balanced`, or None.
         lowered: the dtype in which its layers compute, where it is a lower one than the parameters'; set by the engine.
     """
@@ -318,6 +319,7 @@ class Objective(Configured, nn.Module):
     optimizer: Any = "adam"
     targets: str = "values"
     ordered: bool = False
+    unlabelled: bool = False
     class_weight: Any = None
     lowered: torch.dtype | None = None
 

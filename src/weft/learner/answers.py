@@ -357,6 +357,8 @@ class Answers(BaseEstimator):
         objective = self._objective()
         offered = objective.capabilities()
         if "predict" in offered and y is not None:
+            if objective.unlabelled:
+                self._reader().without_label(as_array(y))  # which refuses -1, as no prediction is that
             rate = accuracy_score if objective.targets in ("classes", "multilabel") else r2_score
             return _told(
                 float(rate(as_array(y), self.predict(X), sample_weight=sample_weight)), offered["predict"].kind

@@ -168,9 +168,17 @@ class Judge:
 
     def _rows(self, run: State) -> Batch:
         parts = list(self.validation.once(apart(run), _ROWS))
-        return {
+        rows: Batch = {
             name: torch.cat([part[name] for part in parts]).cpu() for name in ("x", "y", "weight") if name in parts[0]
         }
+        if not run.objective.unlabelled:
+            return rows
+        known = rows["y"] >= 0
+        if not bool(known.any()):
+            raise ValueError(
+                "expected some rows with a label to hold out, of which metrics tell, got -1 in all of them"
+            )
+        return {name: values[known] for name, values in rows.items()}
 
     def _taken(self, name: str, metric: Metric, learner: Learner, rows: Batch) -> float:
         x, y, weight = rows["x"], rows["y"], rows.get("weight")

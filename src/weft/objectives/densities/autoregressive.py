@@ -96,7 +96,7 @@ class Autoregressive(Density):
         self.shape = tuple(spec["x"].shape)
         self.entries = self._laws(spec["x"])
         self.table = bool(spec["x"].columns)
-        self.given = int(spec["y"].classes or 0) if self.conditional else 0
+        self.given = _given(spec["y"]) if self.conditional else 0
         if self.conditional and not self.given:
             raise ValueError(
                 f"expected the number of classes for {type(self).__name__}(conditional=True), got none in the source's "
@@ -154,7 +154,7 @@ class Autoregressive(Density):
     # --- the density --------------------------------------------------------------------------------------
 
     def read(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """Rows as the net reads them, after their class."""
+        """Rows as the net reads them, after their class, or the numbers that they are given."""
         if self.conditional != (y is not None):
             got = "none" if y is None else "one"
             fix = "give y=..." if y is None else "leave it out, or make it with conditional=True"
@@ -165,6 +165,8 @@ class Autoregressive(Density):
         inputs = self.entries.read(x)
         if y is None:
             return inputs
+        if y.is_floating_point():  # a code, of whoever has this density as its decoder
+            return torch.cat([y.to(inputs.dtype), inputs], -1)
         number = torch.arange(self.given, device=x.device)
         return torch.cat([(y.reshape(-1, 1) == number).to(x.dtype), inputs], -1)
 
@@ -342,6 +344,11 @@ def _altered(law: Law, theta: Tensor, temperature: float = 1.0, top_k: int | Non
     """The parameters of the law that is drawn from in place of this one."""
     theta = theta if temperature == 1 else law.tempered(theta, temperature)
     return theta if top_k is None else law.likeliest(theta, top_k)
+
+
+def _given(field: Field) -> int:
+    """How many inputs tell what rows are given: one for each class, or real numbers, of a model that has codes."""
+    return math.prod(field.shape) if field.dtype.is_floating_point else int(field.classes or 0)
 
 
 def random_order(entries: int, number: int) -> list[int]:

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from weft.core.legal import WIDTHS, Choice, Flag, Number, Such, Whole
-from weft.core.objective import Capability, capability
+from weft.core.objective import Capability, Objective, capability
 from weft.core.random import categorical, normal, place, turns
 from weft.core.source import Batch, Field, Spec
 from weft.nets.make import NET, NetLike, make_net
+from weft.objectives.densities.autoregressive import Autoregressive
 from weft.objectives.densities.density import Density
 from weft.objectives.densities.laws import LAWS, Laws, Normal, Student
 from weft.objectives.densities.outputs import MIXTURES, output_laws
+from weft.objectives.latent.chained import Chained, refuse_decoder
 from weft.objectives.latent.explained import Explained, Guess, log_normal
 from weft.objectives.latent.inference import INFERENCES, Amortized, PerDatum, log_scale_of
 
@@ -38,7 +40,9 @@ class Coded(Explained):
         hidden: hidden widths of the default nets, the encoder's first; the decoder has them reversed.
         encoder: from rows to 2 x `latent` values, a net as a user may give it. Of images it sees (channels, height,
             width), else a flat row, with what is observed and the class behind it.
-        decoder: from a code, with the class behind it, to the numbers of the laws.
+        decoder: from a code, with the class behind it, to the numbers of the laws; or an autoregressive density, such
+            as `MADE()` or `PixelCNN()`: then p(x | z) = prod_i p(x_i | x_<i, z), rows are drawn entry by entry, the
+            laws are that density's, and gaps must come last in its order.
         law, classes, parts: of x given z, see `weft.objectives.densities.autoregressive.Autoregressive`;
             `logistic-mixture` with parts=1 is the discretized logistic.
         noise: the deviations of real numbers: by the decoder (`net`), one learned for each entry (`shared`), or given.
@@ -100,11 +104,20 @@ class Coded(Explained):
 
     def validate(self) -> None:
         super().validate()
-        if self.inference != "amortized" and self.given_net("encoder") is not None:
+        if self.inference == "per-datum" and self.given_net("encoder") is not None:
             raise ValueError(
                 f"expected no encoder beside inference={self.inference!r}, which has none, got one; leave it out, or "
                 "take inference='amortized'"
             )
+        decoder = self.given_net("decoder")
+        if isinstance(decoder, Objective):
+            refuse_decoder(decoder, type(self).__name__)
+            told = {name: getattr(self, name) for name in ("law", "classes", "parts", "noise")}
+            if told != {"law": "auto", "classes": None, "parts": 1, "noise": "net"}:
+                raise ValueError(
+                    f"expected no law, classes, parts or noise beside a density as the decoder of "
+                    f"{type(self).__name__}, which has its own, got {told}; give them to the decoder: {decoder!r}"
+                )
         if isinstance(self.prior, Density):
             part, kind = self.prior, type(self.prior).__name__
             part.validate()
@@ -129,47 +142,78 @@ class Coded(Explained):
     def capabilities(self) -> dict[str, Capability]:
         """Gaps are drawn at once where the model was told of them in training, and by a chain else."""
         marks = super().capabilities()
-        return {**marks, "impute": replace(marks["impute"], kind="direct" if self.gaps else "chain")}
+        kinds = {"impute": "direct" if self.gaps else "chain"}
+        if self.chained:
+            kinds |= {"impute": "sequential" if self.gaps else "chain", "sample": "sequential"}
+            kinds |= {"inverse_transform": "estimate", "reconstruct": "estimate"}
+        return {**marks, **{name: replace(marks[name], kind=kind) for name, kind in kinds.items()}}
+
+    @property
+    def chained(self) -> bool:
+        """Whether the decoder sees the entries before the one that it tells of."""
+        return isinstance(self.given_net("decoder"), Autoregressive)
 
     # --- nets ---------------------------------------------------------------------------------------------
 
     def build(self, spec: Spec) -> None:
         field = spec["x"]
         self.shape = tuple(field.shape)
-        flat = Field((math.prod(self.shape),), field.dtype, columns=field.columns)
-        self.entries = output_laws(flat, self.law, classes=self.classes, parts=int(self.parts))
         self.given = int(spec["y"].classes or 0) if self.conditional else 0
         if self.conditional and not self.given:
             raise ValueError(
                 f"expected the number of classes for {type(self).__name__}(conditional=True), got none in the source's "
                 "spec; give classes=... to it"
             )
+        own, code = torch.get_default_dtype(), self.layers[0] + self.given
+        decoder = self.given_net("decoder")
+        if isinstance(decoder, Autoregressive):
+            chained = Chained(decoder, field, code)
+            self.entries = chained.entries
+        else:
+            flat = Field((math.prod(self.shape),), field.dtype, columns=field.columns)
+            self.entries = output_laws(flat, self.law, classes=self.classes, parts=int(self.parts))
         self.pictured = len(self.shape) == 3 and all(law.width == 1 for law in self.entries.laws)
         self._scales = [
             self.entries.places[j].start + 1
             for j, law in enumerate(self.entries.laws)
             if isinstance(law, Normal | Student)
         ]
-        latent, own = int(self.latent), torch.get_default_dtype()
-        if self.inference == "amortized":
-            net = make_net(self.encoder, Field(self._read_shape(), own), 2 * latent, hidden=self.hidden, what="encoder")
-            self.recognition: nn.Module = Amortized(net, self.scale)
+        self.recognition = self._recognition(spec)
+        if isinstance(decoder, Autoregressive):
+            self.generator: nn.Module = chained
         else:
-            self.recognition = PerDatum(int(spec["index"].classes or 0), latent)
-        outputs = self.entries.size - (0 if self.noise == "net" else len(self._scales))
-        back = tuple(reversed(tuple(self.hidden)))
-        code = Field((latent + self.given,), own)
-        # of images, so many planes for each channel: what a convolutional net gives, and a dense one lies flat
-        planes = outputs // math.prod(self.shape) if self.pictured and len(set(self.entries.laws)) == 1 else 0
-        answer = (self.shape[0] * planes, *self.shape[1:]) if planes else outputs
-        self.generator = make_net(self.decoder, code, answer, hidden=back, what="decoder")
+            self.generator = self._entrywise(Field((code,), own))
         if self.noise == "shared":
             self.log_noise = nn.Parameter(torch.zeros(len(self._scales)))
         if isinstance(self.prior, Density):
             self.inner = copy.deepcopy(self.prior)
-            self.inner.build({"x": Field((latent,), own)})
+            self.inner.build({"x": Field((self.layers[-1],), own)})
         elif self.prior is not None:
-            self.mixing = _Mixed(int(self.prior), latent)
+            self.mixing = _Mixed(int(self.prior), self.layers[-1])
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The entries of each layer of codes, first of the one that rows are drawn from, last of the prior's."""
+        return (int(self.latent),)
+
+    def _recognition(self, spec: Spec) -> nn.Module:
+        """What gives the guess, by the inference scheme."""
+        if self.inference == "per-datum":
+            return PerDatum(int(spec["index"].classes or 0), self.layers[0])
+        return Amortized(self._encoder(2 * self.layers[0]), self.scale)
+
+    def _encoder(self, outputs: int) -> nn.Module:
+        """The net from rows to so many values."""
+        read = Field(self._read_shape(), torch.get_default_dtype())
+        return make_net(self.encoder, read, outputs, hidden=self.hidden, what="encoder")
+
+    def _entrywise(self, code: Field) -> nn.Module:
+        """The net from a code to the numbers of all laws at once: entries are independent given it."""
+        outputs = self.entries.size - (0 if self.noise == "net" else len(self._scales))
+        # of images, so many planes for each channel: what a convolutional net gives, and a dense one lies flat
+        planes = outputs // math.prod(self.shape) if self.pictured and len(set(self.entries.laws)) == 1 else 0
+        answer = (self.shape[0] * planes, *self.shape[1:]) if planes else outputs
+        return make_net(self.decoder, code, answer, hidden=tuple(reversed(tuple(self.hidden))), what="decoder")
 
     def _read_shape(self) -> tuple[int, ...]:
         """Of what the encoder sees of a row."""
@@ -208,13 +252,17 @@ class Coded(Explained):
 
     # --- the model ----------------------------------------------------------------------------------------
 
+    def _code(self, z: Tensor, y: Tensor | None) -> Tensor:
+        """Codes with the class behind them, as the decoder reads them."""
+        z = z[..., : self.layers[0]]
+        if self._told(y) is None or y is None:
+            return z
+        hot = self._hot(y, z.dtype)
+        return torch.cat([z, hot if z.dim() == 2 else hot.unsqueeze(1).expand(-1, z.shape[1], -1)], -1)
+
     def theta(self, z: Tensor, y: Tensor | None) -> Tensor:
         """The numbers of the laws given codes of `(n, K, latent)`, or `(n, latent)`."""
-        flat = z
-        if self._told(y) is not None and y is not None:
-            hot = self._hot(y, z.dtype)
-            flat = torch.cat([z, hot if z.dim() == 2 else hot.unsqueeze(1).expand(-1, z.shape[1], -1)], -1)
-        out = self.generator(flat.flatten(0, -2))
+        out = self.generator(self._code(z, y).flatten(0, -2))
         if out.dim() == 4:
             channels, *rest = self.shape
             out = out.reshape(out.shape[0], channels, -1, *rest).movedim(2, -1).flatten(1)
@@ -238,6 +286,8 @@ class Coded(Explained):
         return self.mixing.log_prob(z)
 
     def log_given(self, x: Tensor, z: Tensor, observed: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+        if isinstance(self.generator, Chained):
+            return self.generator.log_prob(x, self._code(z, y), observed)
         flat = x.reshape(x.shape[0], 1, -1)
         logs = self.entries.log_prob(self.theta(z, y), flat)
         there = None if observed is None else observed.reshape(flat.shape)
@@ -246,7 +296,7 @@ class Coded(Explained):
     def draw_prior(self, n: int, y: Tensor | None = None) -> Tensor:
         if self.prior is None:
             like = next(self.generator.parameters())
-            return normal((n, int(self.latent)), place="z", dtype=like.dtype)
+            return normal((n, self.layers[-1]), place="z", dtype=like.dtype)
         if isinstance(self.prior, Density):
             with place("prior"):
                 drawn: Tensor = self.inner.sample(n)  # type: ignore[operator]
@@ -254,9 +304,19 @@ class Coded(Explained):
         return self.mixing.draw(n)
 
     def draw_given(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        if isinstance(self.generator, Chained):
+            return self.generator.draw(self._code(z, y))
         return self.entries.draw(self.theta(z, y), "x").unflatten(-1, self.shape)
 
+    def draw_rest(self, x: Tensor, observed: Tensor, z: Tensor, y: Tensor | None = None) -> Tensor:
+        """Rows whose gaps are drawn given the code; by a decoder that sees the entries before, given those too."""
+        if isinstance(self.generator, Chained):
+            return self.generator.complete(x, observed, self._code(z, y))
+        return torch.where(observed, x, self.draw_given(z, y))
+
     def mean_given(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        if isinstance(self.generator, Chained):
+            return self.generator.mean(self._code(z, y))
         return self.entries.mean(self.theta(z, y)).unflatten(-1, self.shape)
 
     def guess(
@@ -266,10 +326,15 @@ class Coded(Explained):
         there = None if observed is None else observed.reshape(x.shape[0], -1)
         flat = x.reshape(x.shape[0], -1)
         flat = flat if there is None else torch.where(there, flat, 0)
-        q: Guess = self.recognition(self._inputs(flat, there, self._told(y)), index)
-        if self.inference == "amortized" or index is not None:
+        q = self._guessed(self._inputs(flat, there, self._told(y)), index)
+        if self.inference != "per-datum" or index is not None:
             return q
         return self.refine(q, x, observed, y, 300)
+
+    def _guessed(self, inputs: Tensor, index: Tensor | None) -> Guess:
+        """The guess, of rows as the encoder reads them."""
+        q: Guess = self.recognition(inputs, index)
+        return q
 
     def taken(self, batch: Batch) -> tuple[Tensor, Tensor | None, Tensor | None, Guess]:
         """Rows of a batch, what is observed of them, their classes, and the guess of their codes."""
@@ -315,20 +380,27 @@ class Coded(Explained):
                     f"expected missing as True or False for each entry, of shape {tuple(x.shape)}, got "
                     f"{missing.dtype} of shape {tuple(missing.shape)}"
                 )
+            self._refuse_gaps(~missing)
             drawn = torch.where(missing, self.sample(len(x), y), x)
             for _ in turns("impute", int(steps)):
                 z = self.guess(drawn, None, y).draw(1, "code").squeeze(1)
-                drawn = torch.where(missing, self.draw_given(z, y), x)
+                drawn = self.draw_rest(drawn, ~missing, z, y)
             return drawn
         if observed is None:
             return x
         x = torch.where(observed, x, 0)
         z = self.resampled(x, observed, y, int(draws))
-        return torch.where(observed, x, self.draw_given(z, y))
+        return self.draw_rest(x, observed, z, y)
+
+    def _refuse_gaps(self, observed: Tensor | None) -> None:
+        """Raises where a decoder by the chain rule would have to see what is missing."""
+        if isinstance(self.generator, Chained):
+            self.generator.density.refuse_gaps(observed)
 
     def refuse_rows(self, rows: Batch, *, training: bool) -> None:
         flat: Batch = {n: rows[n].flatten(1) for n in ("x", "observed") if n in rows}
         super().refuse_rows({**rows, **flat}, training=training)
+        self._refuse_gaps(flat.get("observed"))
 
 
 class _Mixed(nn.Module):

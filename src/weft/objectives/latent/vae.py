@@ -47,6 +47,10 @@ class VAE(Coded):
     `log_prob(X, draws=K)` is the bound of K draws, whatever was trained by; `elbo(X, refine=200)` improves the guess of
     each row by itself first, so that the difference to `elbo(X)` is what amortization costs.
 
+    The decoder may be an autoregressive density, `VAE(decoder=MADE())`: p(x | z) = prod_i p(x_i | x_<i, z). One that is
+    strong enough models the rows alone, and then no code is cheaper than one that is not read: the rate falls to 0
+    though the bound is good. `free_bits`, `target_rate` or a weaker decoder (the lossy autoencoder) keep it in use.
+
     Args:
         latent: the entries of a code.
         hidden, encoder, decoder, law, classes, parts, noise, scale, prior, inference, conditional, gaps: see
@@ -65,6 +69,7 @@ class VAE(Coded):
         Higgins et al., "beta-VAE", ICLR 2017.
         Kingma et al., "Improved variational inference with inverse autoregressive flow", arXiv 1606.04934 (free bits).
         Mattei and Frellsen, "MIWAE", arXiv 1812.02633 (gaps).
+        Chen et al., "Variational lossy autoencoder", arXiv 1611.02731 (autoregressive decoders).
 
     Example:
         >>> import numpy as np
@@ -197,8 +202,11 @@ class VAE(Coded):
             return Output(-self._scored(x, q, draws, observed, y))
         z = q.draw(draws, "z")
         distortion = -self.log_given(x, z, observed, y).mean(-1)
-        each = q.each_rate() if self.prior is None else (q.log_prob(z) - self.log_prior(z, y)).mean(-1, keepdim=True)
-        return Output(distortion + self._weight() * self._charged(each))
+        return Output(distortion + self._weight() * self._charged(self.each_rate(q, z, y)))
+
+    def each_rate(self, q: Guess, z: Tensor, y: Tensor | None) -> Tensor:
+        """The rate of each row, `(n, latent)` by the entries of its code; `(n, 1)` where there is no closed form."""
+        return q.each_rate() if self.prior is None else (q.log_prob(z) - self.log_prior(z, y)).mean(-1, keepdim=True)
 
     def _charged(self, each: Tensor) -> Tensor:
         """What is charged for the rate of each row, given that of each entry of its code."""
