@@ -150,26 +150,43 @@ class Coded(Explained):
             for j, law in enumerate(self.entries.laws)
             if isinstance(law, Normal | Student)
         ]
-        latent, own = int(self.latent), torch.get_default_dtype()
-        if self.inference == "amortized":
-            net = make_net(self.encoder, Field(self._read_shape(), own), 2 * latent, hidden=self.hidden, what="encoder")
-            self.recognition: nn.Module = Amortized(net, self.scale)
-        else:
-            self.recognition = PerDatum(int(spec["index"].classes or 0), latent)
+        self.recognition: nn.Module = self.make_recognition(spec)
         outputs = self.entries.size - (0 if self.noise == "net" else len(self._scales))
-        back = tuple(reversed(tuple(self.hidden)))
-        code = Field((latent + self.given,), own)
         # of images, so many planes for each channel: what a convolutional net gives, and a dense one lies flat
         planes = outputs // math.prod(self.shape) if self.pictured and len(set(self.entries.laws)) == 1 else 0
         answer = (self.shape[0] * planes, *self.shape[1:]) if planes else outputs
-        self.generator = make_net(self.decoder, code, answer, hidden=back, what="decoder")
+        self.generator: nn.Module = self.make_generator(answer)
         if self.noise == "shared":
             self.log_noise = nn.Parameter(torch.zeros(len(self._scales)))
+        self.make_prior()
+
+    def make_recognition(self, spec: Spec) -> nn.Module:
+        """What gives q(z | x) from rows as the encoder reads them, and their numbers."""
+        latent = int(self.latent)
+        if self.inference == "per-datum":
+            return PerDatum(int(spec["index"].classes or 0), latent)
+        read = Field(self._read_shape(), torch.get_default_dtype())
+        net = make_net(self.encoder, read, 2 * latent, hidden=self.hidden, what="encoder")
+        return Amortized(net, self.scale)
+
+    def make_generator(self, answer: int | tuple[int, ...]) -> nn.Module:
+        """The net from codes, with the class behind them, to so many numbers of the laws."""
+        code = Field((self.code_size + self.given,), torch.get_default_dtype())
+        return make_net(self.decoder, code, answer, hidden=tuple(reversed(tuple(self.hidden))), what="decoder")
+
+    def make_prior(self) -> None:
+        """What of p(z) is learned."""
+        latent = int(self.latent)
         if isinstance(self.prior, Density):
             self.inner = copy.deepcopy(self.prior)
-            self.inner.build({"x": Field((latent,), own)})
+            self.inner.build({"x": Field((latent,), torch.get_default_dtype())})
         elif self.prior is not None:
             self.mixing = _Mixed(int(self.prior), latent)
+
+    @property
+    def code_size(self) -> int:
+        """How many numbers of a code the decoder reads."""
+        return int(self.latent)
 
     def _read_shape(self) -> tuple[int, ...]:
         """Of what the encoder sees of a row."""
