@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from weft.objectives.densities.wavenet import WaveNet
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
+    from weft.objectives.latent.discrete_vae import DiscreteVAE
     from weft.objectives.latent.factor_analysis import FactorAnalysis
     from weft.objectives.latent.probabilistic_pca import ProbabilisticPCA
     from weft.objectives.latent.vae import VAE
