@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from weft.objectives.latent.factor_analysis import FactorAnalysis
     from weft.objectives.latent.probabilistic_pca import ProbabilisticPCA
     from weft.objectives.latent.vae import VAE
+    from weft.objectives.latent.vq_vae import VQVAE
     from weft.objectives.supervised.heads import Heads
     from weft.objectives.supervised.labelled import Classification, Regression
     from weft.objectives.supervised.least_squares import LeastSquares
