@@ -31,11 +31,13 @@ from weft.objectives import (
     RBM,
     REINFORCE,
     VAE,
+    VQVAE,
     CausalTransformer,
     CharRNN,
     ClassConditional,
     Classification,
     Dequantized,
+    DiscreteVAE,
     FactorAnalysis,
     Gaussian,
     GaussianMixture,
@@ -246,6 +248,41 @@ OBJECTIVES = {
     ),
     "vae, target rate": Case(
         lambda net: VAE(2, hidden=(16,), noise="shared", target_rate=0.5),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED),
+    ),
+    "discrete-vae": Case(
+        lambda net: DiscreteVAE(2, choices=3, encoder=noisy if net == "noisy" else None, hidden=(16,), law="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+    ),
+    "discrete-vae, relaxed": Case(
+        lambda net: DiscreteVAE(
+            3, hidden=(16,), prior="learned", gradient="relaxation", cooled=0.5, cooling=50, gaps=True
+        ),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED, observed=complete(MIXED)),
+    ),
+    "vqvae": Case(
+        lambda net: VQVAE(
+            2, codes=8, width=3, encoder=noisy if net == "noisy" else None, hidden=(16,), law="bernoulli"
+        ),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+    ),
+    "vqvae, descended, with a prior": Case(
+        lambda net: VQVAE(
+            2,
+            codes=8,
+            width=3,
+            hidden=(16,),
+            codebook="loss",
+            prior=MADE((8,), law="categorical", classes=8),
+        ),
         {"X": MIXED},
         settings=FAST,
         episodes=rows_of(MIXED),

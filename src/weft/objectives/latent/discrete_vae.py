@@ -85,7 +85,7 @@ class DiscreteVAE(Coded):
     prior: str  # type: ignore[assignment]
     seen: Tensor
     optimizer = Optimizer("adam", lr=1e-3)
-    space = {"latent": Range(2, 64, log=True, whole=True), "temperature": Range(0.1, 2, log=True)}
+    space = {"latent": Range(2, 64, log=True, whole=True)}
     legal = {
         "choices": Whole(2),
         "prior": Choice("uniform", "learned"),

@@ -295,7 +295,7 @@ class VQVAE(Coded):
             self.follow(e.detach(), number, batch.get("weight"))
         return Output(loss)
 
-    def measure(self, batch: Batch) -> dict[str, Tensor | Corpus]:  # type: ignore[override]
+    def measure(self, batch: Batch) -> dict[str, Tensor | Corpus]:
         """The loss, the rate, the distortion, and the perplexity of the codes over all rows."""
         x, y = batch["x"], batch["y"] if self.conditional else None
         number = self.nearest(self.encoded(x, y))
