@@ -257,6 +257,7 @@ OBJECTIVES = {
         {"X": BITS},
         settings=FAST,
         episodes=rows_of(BITS),
+        strategies=ITSELF,
     ),
     "discrete-vae, relaxed": Case(
         lambda net: DiscreteVAE(
@@ -273,6 +274,7 @@ OBJECTIVES = {
         {"X": BITS},
         settings=FAST,
         episodes=rows_of(BITS),
+        strategies=ITSELF,
     ),
     "vqvae, descended, with a prior": Case(
         lambda net: VQVAE(
