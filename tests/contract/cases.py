@@ -32,12 +32,14 @@ from weft.objectives import (
     RBM,
     REINFORCE,
     VAE,
+    VQVAE,
     Autoencoder,
     CausalTransformer,
     CharRNN,
     ClassConditional,
     Classification,
     Dequantized,
+    DiscreteVAE,
     FactorAnalysis,
     Gaussian,
     GaussianMixture,
@@ -300,6 +302,43 @@ OBJECTIVES = {
         {"X": X, "y": FEW},
         settings=FAST,
         episodes=rows_of(X, classes=2, y=torch.as_tensor(FEW)),
+    ),
+    "discrete-vae": Case(
+        lambda net: DiscreteVAE(2, choices=3, encoder=noisy if net == "noisy" else None, hidden=(16,), law="bernoulli"),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+        strategies=ITSELF,
+    ),
+    "discrete-vae, relaxed": Case(
+        lambda net: DiscreteVAE(
+            3, hidden=(16,), prior="learned", gradient="relaxation", cooled=0.5, cooling=50, gaps=True
+        ),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED, observed=complete(MIXED)),
+    ),
+    "vqvae": Case(
+        lambda net: VQVAE(
+            2, codes=8, width=3, encoder=noisy if net == "noisy" else None, hidden=(16,), law="bernoulli"
+        ),
+        {"X": BITS},
+        settings=FAST,
+        episodes=rows_of(BITS),
+        strategies=ITSELF,
+    ),
+    "vqvae, descended, with a prior": Case(
+        lambda net: VQVAE(
+            2,
+            codes=8,
+            width=3,
+            hidden=(16,),
+            codebook="loss",
+            prior=MADE((8,), law="categorical", classes=8),
+        ),
+        {"X": MIXED},
+        settings=FAST,
+        episodes=rows_of(MIXED),
     ),
     "dann": Case(
         lambda net: DANN(Classification(noisy if net == "noisy" else None, hidden=(16,)), strength=0.1, hidden=(16,)),

@@ -11,9 +11,9 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.measures.calibration import Posterior, posterior
-    from weft.measures.correlation import total_correlation
     from weft.measures.checks import Checked, PredictiveCheck, predictive_check
     from weft.measures.codes import ActiveUnits, active_units
+    from weft.measures.correlation import total_correlation
     from weft.measures.criteria import aic, bic
     from weft.measures.critics import Bound
     from weft.measures.gaps import InferenceGaps, inference_gaps

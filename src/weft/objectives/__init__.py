@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from weft.objectives.games.dann import DANN
     from weft.objectives.games.gan import GAN
     from weft.objectives.latent.autoencoder import Autoencoder
+    from weft.objectives.latent.discrete_vae import DiscreteVAE
     from weft.objectives.latent.factor_analysis import FactorAnalysis
     from weft.objectives.latent.glo import GLO
     from weft.objectives.latent.hierarchical import HierarchicalVAE
     from weft.objectives.latent.probabilistic_pca import ProbabilisticPCA
     from weft.objectives.latent.semi_supervised import SemiSupervisedVAE
     from weft.objectives.latent.vae import VAE
+    from weft.objectives.latent.vq_vae import VQVAE
     from weft.objectives.supervised.heads import Heads
     from weft.objectives.supervised.labelled import Classification, Regression
     from weft.objectives.supervised.least_squares import LeastSquares

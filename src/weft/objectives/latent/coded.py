@@ -164,10 +164,9 @@ class Coded(Explained):
                 f"expected the number of classes for {type(self).__name__}(conditional=True), got none in the source's "
                 "spec; give classes=... to it"
             )
-        own, code = torch.get_default_dtype(), self.layers[0] + self.given
         decoder = self.given_net("decoder")
         if isinstance(decoder, Autoregressive):
-            chained = Chained(decoder, field, code)
+            chained = Chained(decoder, field, self.layers[0] + self.given)
             self.entries = chained.entries
         else:
             flat = Field((math.prod(self.shape),), field.dtype, columns=field.columns)
@@ -178,42 +177,46 @@ class Coded(Explained):
             for j, law in enumerate(self.entries.laws)
             if isinstance(law, Normal | Student)
         ]
-        self.recognition = self._recognition(spec)
+        self.recognition: nn.Module = self.make_recognition(spec)
         if isinstance(decoder, Autoregressive):
             self.generator: nn.Module = chained
         else:
-            self.generator = self._entrywise(Field((code,), own))
+            outputs = self.entries.size - (0 if self.noise == "net" else len(self._scales))
+            # of images, so many planes for each channel: what a convolutional net gives, and a dense one lies flat
+            planes = outputs // math.prod(self.shape) if self.pictured and len(set(self.entries.laws)) == 1 else 0
+            self.generator = self.make_generator((self.shape[0] * planes, *self.shape[1:]) if planes else outputs)
         if self.noise == "shared":
             self.log_noise = nn.Parameter(torch.zeros(len(self._scales)))
-        if isinstance(self.prior, Density):
-            self.inner = copy.deepcopy(self.prior)
-            self.inner.build({"x": Field((self.layers[-1],), own)})
-        elif self.prior is not None:
-            self.mixing = _Mixed(int(self.prior), self.layers[-1])
+        self.make_prior()
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The entries of each layer of codes, first of the one that rows are drawn from, last of the prior's."""
+        """The numbers of each layer of codes, first of the one that rows are drawn from, last of the prior's."""
         return (int(self.latent),)
 
-    def _recognition(self, spec: Spec) -> nn.Module:
-        """What gives the guess, by the inference scheme."""
+    def make_recognition(self, spec: Spec) -> nn.Module:
+        """What gives q(z | x) from rows as the encoder reads them, and their numbers."""
         if self.inference == "per-datum":
             return PerDatum(int(spec["index"].classes or 0), self.layers[0])
-        return Amortized(self._encoder(2 * self.layers[0]), self.scale)
+        return Amortized(self.make_encoder(2 * self.layers[0]), self.scale)
 
-    def _encoder(self, outputs: int) -> nn.Module:
+    def make_encoder(self, outputs: int | tuple[int, ...]) -> nn.Module:
         """The net from rows to so many values."""
         read = Field(self._read_shape(), torch.get_default_dtype())
         return make_net(self.encoder, read, outputs, hidden=self.hidden, what="encoder")
 
-    def _entrywise(self, code: Field) -> nn.Module:
-        """The net from a code to the numbers of all laws at once: entries are independent given it."""
-        outputs = self.entries.size - (0 if self.noise == "net" else len(self._scales))
-        # of images, so many planes for each channel: what a convolutional net gives, and a dense one lies flat
-        planes = outputs // math.prod(self.shape) if self.pictured and len(set(self.entries.laws)) == 1 else 0
-        answer = (self.shape[0] * planes, *self.shape[1:]) if planes else outputs
+    def make_generator(self, answer: int | tuple[int, ...]) -> nn.Module:
+        """The net from codes, with the class behind them, to so many numbers of the laws, of all entries at once."""
+        code = Field((self.layers[0] + self.given,), torch.get_default_dtype())
         return make_net(self.decoder, code, answer, hidden=tuple(reversed(tuple(self.hidden))), what="decoder")
+
+    def make_prior(self) -> None:
+        """What of p(z) is learned."""
+        if isinstance(self.prior, Density):
+            self.inner = copy.deepcopy(self.prior)
+            self.inner.build({"x": Field((self.layers[-1],), torch.get_default_dtype())})
+        elif self.prior is not None:
+            self.mixing = _Mixed(int(self.prior), self.layers[-1])
 
     def _read_shape(self) -> tuple[int, ...]:
         """Of what the encoder sees of a row."""

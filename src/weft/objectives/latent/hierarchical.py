@@ -206,8 +206,8 @@ class HierarchicalVAE(VAE):
         field = Field((inputs,), torch.get_default_dtype())
         return make_net(self.between, field, 2 * entries, hidden=self.hidden, what="net between layers")
 
-    def _recognition(self, spec: Spec) -> nn.Module:
-        return self._encoder(2 * sum(self._told_layers()))
+    def make_recognition(self, spec: Spec) -> nn.Module:
+        return self.make_encoder(2 * sum(self._told_layers()))
 
     def _told_layers(self) -> tuple[int, ...]:
         """The entries of the layers that the encoder speaks of."""
