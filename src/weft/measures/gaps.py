@@ -41,8 +41,8 @@ def inference_gaps(
     draws: int = 5000,
     refine: int = 300,
     chains: int = 16,
-    steps: int = 200,
-    leaps: int = 10,
+    steps: int = 100,
+    leaps: int = 5,
     **named: Any,
 ) -> InferenceGaps:
     """Where the bound of a model with codes loses: log p(x) - ELBO = approximation gap + amortization gap.

@@ -160,3 +160,10 @@ def test_wrong_questions_are_refused(wrong):
     model, _ = linear()
     with pytest.raises(ValueError, match=f"the {next(iter(wrong))} of ais"):
         model.ais(torch.as_tensor(X), **wrong)
+
+
+def test_codes_that_no_gradient_moves_are_refused(monkeypatch):
+    model, _ = linear()
+    monkeypatch.setattr(VAE, "draw_prior", lambda self, n, y=None: torch.zeros(n, 2, dtype=torch.int64))
+    with pytest.raises(TypeError, match="codes of real numbers"), keyed(key_of(0), torch.arange(60)):
+        model.ais(torch.as_tensor(X))

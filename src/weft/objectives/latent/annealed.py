@@ -8,12 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from weft.core.random import normal, place, turns, uniform
+from weft.core.random import normal, turns, uniform
 
 __all__ = ["annealed", "hamiltonian", "temperatures"]
 
 _STEEP = 4.0  # temperatures lie closer at both ends, where the weights change most
-_FIRST, _GAIN, _WANTED = 0.5, 0.2, 0.65  # the pilot's first step, how fast it follows, and the acceptance it wants
+_FIRST, _GAIN, _WANTED = 0.5, 0.2, 0.65  # the first step, how fast it follows, and what share of moves to accept
 _PILOTS = 4  # chains of a row that find the steps
 Logs = Callable[[Tensor], Tensor]
 
@@ -71,9 +71,9 @@ def annealed(
 
         w = prod_t (p(x, z_t) / p_0(z_t))^(b_t - b_{t-1}),      z_{t+1} by a Hamiltonian move at b_t from z_t.
 
-    How long the leapfrogs' steps are is found by a pilot: a few chains of each row with draws of their own, whose step
-    grows where more than .65 of the moves are accepted, and shrinks where fewer. A step that followed the very chains
-    that are weighed would depend on their past, and E w = p(x) would be lost.
+    How long the leapfrogs' steps are is found by pilots: a few further chains of each row, which are not weighed. Their
+    step grows where more than .65 of their moves are accepted and shrinks where fewer, and the others take it. A step
+    that followed the very chains that are weighed would depend on their past, and E w = p(x) would be lost.
 
     Args:
         log_start: log p_0, normalized, of `(n, K, latent)`, as `(n, K)`.
@@ -86,18 +86,15 @@ def annealed(
     def tempered(beta: float) -> Logs:
         return lambda codes: (1 - beta) * log_start(codes) + beta * log_joint(codes)
 
-    found = []
-    with place("pilot"):
-        z = draw(min(_PILOTS, chains))
-        step = torch.full_like(z[:, :1, :1], _FIRST)
-        for t in turns("temperature", steps - 1):
-            found.append(step)
-            z, chance = hamiltonian(tempered(betas[t + 1]), z, step, leaps)
-            step = step * torch.exp(_GAIN * (chance.mean(-1)[:, None, None] - _WANTED))
-    z = draw(chains)
-    weight = torch.zeros_like(z[..., 0])
+    z = draw(_PILOTS + chains)
+    if not z.is_floating_point():
+        raise TypeError(f"expected codes of real numbers, which a gradient moves, got {z.dtype}; sum over them instead")
+    step = torch.full_like(z[:, :1, :1], _FIRST)
+    weight = torch.zeros_like(z[:, _PILOTS:, 0])
     for t in turns("temperature", steps):
-        weight = weight + (betas[t + 1] - betas[t]) * (log_joint(z) - log_start(z))
+        own = z[:, _PILOTS:]
+        weight = weight + (betas[t + 1] - betas[t]) * (log_joint(own) - log_start(own))
         if t + 1 < steps:
-            z, _ = hamiltonian(tempered(betas[t + 1]), z, found[t], leaps)
+            z, chance = hamiltonian(tempered(betas[t + 1]), z, step, leaps)
+            step = step * torch.exp(_GAIN * (chance[:, :_PILOTS].mean(-1)[:, None, None] - _WANTED))
     return weight
