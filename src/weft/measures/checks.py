@@ -182,7 +182,7 @@ def predictive_check(
     Flag().check(trained, "trained", False)
     _refuse(learner)
     data = _Data.of(learner, X, named, seeded(random_state))
-    plain = Usual(list(data.drawn(APART, "apart"))) if statistics is None else None
+    plain = Usual(data.drawn(APART, "apart")) if statistics is None else None
     tests = plain.statistics() if plain is not None else _given(statistics or {}, data)
     least = 2 * len(tests) / (1 + draws)
     if least > LEVEL and not all(test.upper for test in tests):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,19 +80,30 @@ class _Furthest:
     """How far the furthest of several numbers of a data set is from what the model gives, in the model's deviations.
 
     Args:
-        of: the numbers, of a data set.
-        reference: data sets of the model's, apart from those that are compared.
+        of: the numbers, of the columns of a data set.
+        columns: which.
         names: of the numbers.
     """
 
-    def __init__(self, of: Callable[[Array], Array], reference: Sequence[Array], names: Sequence[str]) -> None:
-        each = np.stack([of(rows) for rows in reference])
-        self.of, self.names, self.middle = of, names, each.mean(0)
+    def __init__(self, of: Callable[[Array], Array], columns: slice | NDArray[np.intp], names: Sequence[str]) -> None:
+        self.of, self.columns, self.names = of, columns, names
+        self.seen: list[Array] = []
+
+    def learn(self, rows: Array) -> None:
+        """One more data set of the model's."""
+        self.seen.append(self.of(rows[:, self.columns]))
+
+    @cached_property
+    def usual(self) -> tuple[Array, Array]:
+        """The mean and the deviation over the model's data sets."""
+        each = np.stack(self.seen)
+        middle = each.mean(0)
         # what never varies in the model is far from it wherever it differs
-        self.spread = np.maximum(each.std(0), 1e-9 * (1 + np.abs(self.middle)))
+        return middle, np.maximum(each.std(0), 1e-9 * (1 + np.abs(middle)))
 
     def away(self, rows: Array) -> Array:
-        return np.abs(self.of(rows) - self.middle) / self.spread
+        middle, spread = self.usual
+        return np.abs(self.of(rows[:, self.columns]) - middle) / spread
 
     def __call__(self, rows: Array) -> float:
         return float(self.away(rows).max())
@@ -103,24 +116,28 @@ class Usual:
     """The usual statistics, and the rows as they read them: numbers, then for each category column its first's 0 or 1.
 
     Args:
-        reference: data sets of the model's, by which columns are scaled and a category is chosen; apart from those
-            that are compared, so that nothing is chosen by the data.
+        reference: data sets of the model's, one after another, by which columns are scaled and a category is chosen;
+            apart from those that are compared, so that nothing is chosen by the data.
     """
 
-    def __init__(self, reference: Sequence[Any]) -> None:
-        first, self.shares = reference[0], dict[str, object]()
+    def __init__(self, reference: Iterable[Any]) -> None:
+        each = iter(reference)
+        first, self.shares = next(each), dict[str, str]()
         if hasattr(first, "iloc"):
             from pandas.api.types import is_numeric_dtype
 
             self.numbers = [str(name) for name in first.columns if is_numeric_dtype(first[name])]
             for name in first.columns:
                 if str(name) not in self.numbers:
-                    seen = [value for own in reference for value in own[name].dropna().tolist()]
-                    known, counts = np.unique(np.array(seen, dtype=object).astype(str), return_counts=True)
-                    self.shares[str(name)] = str(known[np.argmax(counts)]) if len(known) else ""
+                    counts = first[name].astype(str)[first[name].notna()].value_counts()
+                    self.shares[str(name)] = str(counts.index[0]) if len(counts) else ""
         else:
             self.numbers = [f"column {j + 1}" for j in range(int(np.prod(first.shape[1:])))]
-        self.reference = [self.read(own) for own in reference]
+        self._distances = self._furthest()
+        for own in itertools.chain([first], each):
+            rows = self.read(own)
+            for distance in self._distances.values():
+                distance.learn(rows)
 
     def read(self, rows: Any) -> Array:
         """A matrix of numbers, gaps as NaN."""
@@ -132,50 +149,38 @@ class Usual:
 
     def statistics(self) -> list[Statistic]:
         """Of each column where there are few, of the furthest where there are many; and of pairs of columns."""
-        count = len(self.numbers)
-        shares = [f"share of {first} in {name}" for name, first in self.shares.items()]
-        if count + len(shares) <= EACH:
-            tests = [
-                Statistic(f"{what} of {name}", _of_column(of, j))
-                for j, name in enumerate(self.numbers)
-                for what, of in _MOMENTS.items()
-            ]
-            tests += [Statistic(name, _of_column(_mean, count + j)) for j, name in enumerate(shares)]
-        else:
-            numbers = [own[:, :count] for own in self.reference]
-            tests = [
-                _furthest(f"{what} of the furthest column", of, slice(count), numbers, self.numbers)
-                for what, of in _MOMENTS.items()
-                if count
-            ]
-            if shares:
-                rest = [own[:, count:] for own in self.reference]
-                tests.append(_furthest("share of the furthest column", _mean, slice(count, None), rest, shares))
-        crossed = self._crossed()
+        tests = []
+        if self._few:
+            for j, name in enumerate(self.numbers):
+                tests += [Statistic(f"{what} of {name}", _of_column(of, j)) for what, of in _MOMENTS.items()]
+            tests += [Statistic(s, _of_column(_mean, len(self.numbers) + j)) for j, s in enumerate(self._shares)]
+        return [*tests, *(Statistic(name, d, d.where, upper=True) for name, d in self._distances.items())]
+
+    @property
+    def _few(self) -> bool:
+        return len(self.numbers) + len(self.shares) <= EACH
+
+    @property
+    def _shares(self) -> list[str]:
+        return [f"share of {first} in {name}" for name, first in self.shares.items()]
+
+    def _furthest(self) -> dict[str, _Furthest]:
+        """The distances from the model, by name."""
+        count, out = len(self.numbers), dict[str, _Furthest]()
+        if count and not self._few:
+            for what, of in _MOMENTS.items():
+                out[f"{what} of the furthest column"] = _Furthest(of, slice(count), self.numbers)
+        if self.shares and not self._few:
+            out["share of the furthest column"] = _Furthest(_mean, slice(count, None), self._shares)
+        names = [*self.numbers, *(f"{first} in {name}" for name, first in self.shares.items())]
+        crossed = np.unique(np.linspace(0, len(names) - 1, min(len(names), CROSSED)).round().astype(np.intp))
         if len(crossed) > 1:
-            names = [*self.numbers, *(f"{first} in {name}" for name, first in self.shares.items())]
             pairs = zip(*np.triu_indices(len(crossed), 1), strict=True)
             told = [f"{names[crossed[i]]} and {names[crossed[j]]}" for i, j in pairs]
             few = f" of {len(crossed)} columns" if len(crossed) < len(names) else ""
-            own = [rows[:, crossed] for rows in self.reference]
-            tests.append(_furthest(f"correlation of the furthest pair{few}", correlations, crossed, own, told))
-        return tests
-
-    def _crossed(self) -> NDArray[np.intp]:
-        every = len(self.numbers) + len(self.shares)
-        return np.unique(np.linspace(0, every - 1, min(every, CROSSED)).round().astype(np.intp))
+            out[f"correlation of the furthest pair{few}"] = _Furthest(correlations, crossed, told)
+        return out
 
 
 def _of_column(of: Callable[[Array], Array], j: int) -> Callable[[Array], float]:
     return lambda rows: float(of(rows[:, j : j + 1])[0])
-
-
-def _furthest(
-    name: str,
-    of: Callable[[Array], Array],
-    columns: slice | NDArray[np.intp],
-    reference: Sequence[Array],
-    names: Sequence[str],
-) -> Statistic:
-    found = _Furthest(of, reference, names)
-    return Statistic(name, lambda rows: found(rows[:, columns]), lambda rows: found.where(rows[:, columns]), upper=True)

@@ -60,7 +60,7 @@ def checks(learner: Learner, rows: Any, sections: Sections, *, trained: bool, **
 
 
 def _needed(learner: Learner, rows: int, named: dict[str, Any]) -> float:
-    """Seconds that all draws take, by a few of them at once, as they are drawn; what is very slow is not tried again."""
+    """Seconds that all draws take, by a few of them at once, as they are drawn; the very slow are tried once."""
     found = 0.0
     for sets in (1, SOME):  # the first call is slower
         begun = time.perf_counter()
