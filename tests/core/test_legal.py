@@ -52,6 +52,9 @@ NEEDED = {
     "Recurrent": {"inputs": 2, "outputs": 1},
     "DilatedConvolutions": {"inputs": 2, "outputs": 1},
     "Transformer": {"inputs": 2, "outputs": 1, "positions": "rotary"},
+    "Autoencoder": {"hidden": ()},
+    "ConvEncoder": {"inputs": (1, 8, 8), "outputs": 2},
+    "ConvDecoder": {"inputs": 2, "outputs": (1, 8, 8)},
     "Linear": {"inputs": 2, "outputs": 1},
     "MLP": {"inputs": 2, "outputs": 1},
     "Learner": {"objective": Regression(hidden=(2,))},
@@ -77,6 +80,7 @@ TAKES = {
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("Histogram.tails", "LDA.tolerance"),
         *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),
+        *("Autoencoder.noise", "Autoencoder.masking", "Autoencoder.l1", "Autoencoder.kl", "Autoencoder.contraction"),
         *("DiscreteVAE.cooling", "VQVAE.commitment", "VQVAE.decay", "VQVAE.revive"),
         *("Learner.epochs", "Learner.steps", "Learner.random_state"),
         *("*.lr", "*.weight_decay", "SGD.momentum", "RMSprop.momentum", "Muon.momentum", "*.dampening", "*.rho"),
@@ -87,6 +91,9 @@ TAKES = {
         *(
             "*.hidden",
             "*.order",
+            "Conv*.widths",
+            "ConvEncoder.outputs",
+            "ConvDecoder.inputs",
             "*.dilations",
             "*.class_weight",
             "MMD.gammas",
@@ -101,6 +108,7 @@ TAKES = {
 }
 NOT = [
     ("ICA.prior", "0"),
+    ("FactorAnalysis.floor", "0"),
     ("VAE.prior", "0"),
     ("HierarchicalVAE.prior", "0"),
     ("SemiSupervisedVAE.prior", "0"),
