@@ -185,7 +185,7 @@ def guessed(model: Any, x: Any) -> tuple[Any, Any]:
     """Mean and scale of q for rows."""
     with torch.no_grad():
         q = model.guess(torch.as_tensor(x))
-    return q.mean.numpy(), q.log_scale.exp().numpy()
+    return q.mean.numpy(), q.log_scale.clamp_min(-300).exp().numpy()  # without the rate a scale goes to nought
 
 
 def measured(one: Any, own: Any, alone: Any, x: Any, seed: int) -> dict[str, Any]:
