@@ -144,8 +144,7 @@ class Usual:
         if not hasattr(rows, "iloc"):
             return np.asarray(rows, dtype=np.float64).reshape(len(rows), -1)
         numbers = rows[self.numbers].to_numpy(np.float64, na_value=np.nan)
-        shares = [np.where(rows[n].isna(), np.nan, rows[n].astype(str) == first) for n, first in self.shares.items()]
-        return np.column_stack([numbers, *shares]).astype(np.float64)
+        return np.column_stack([numbers, *(_is(rows[name], first) for name, first in self.shares.items())])
 
     def statistics(self) -> list[Statistic]:
         """Of each column where there are few, of the furthest where there are many; and of pairs of columns."""
@@ -180,6 +179,12 @@ class Usual:
             few = f" of {len(crossed)} columns" if len(crossed) < len(names) else ""
             out[f"correlation of the furthest pair{few}"] = _Furthest(correlations, crossed, told)
         return out
+
+
+def _is(column: Any, first: str) -> Array:
+    """Whether each entry is a category, by its text; NaN where there is a gap."""
+    codes, known = column.factorize()  # few texts to compare, where the rows are many
+    return np.append(np.array([str(value) == first for value in known], dtype=np.float64), np.nan)[codes]
 
 
 def _of_column(of: Callable[[Array], Array], j: int) -> Callable[[Array], float]:
