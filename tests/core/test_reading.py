@@ -152,7 +152,7 @@ def test_marks_say_what_is_given_or_their_names_do():
     told = "\n".join(wrong_marks(Unsaid()))
     assert "'log_prob' to say what it gives" in told
     assert "'impute', which gives rows, to merge by share or refuse, got 'mean'" in told
-    assert "'told' to give 'x', 'density' or '', got 'rows'" in told
+    assert "'told' to give 'x', 'density', 'surprise' or '', got 'rows'" in told
     assert not list(wrong_marks(Gaussian()))
 
 

@@ -115,8 +115,8 @@ DENSITY = ("exact", "lower bound", "upper bound", "estimate")
 DRAWN = ("direct", "sequential", "chain")
 """How a draw, such as a `sample`, may be made: at once, part after part, or by a Markov chain."""
 _ALWAYS_DRAWN = ("sample", "act", "impute", "posterior", "generate")
-GIVEN = ("", "x", "density")
-"""What an answer may be said to be: a row such as `x`, a log-density of `x`, or neither."""
+GIVEN = ("", "x", "density", "surprise")
+"""What an answer may be said to be: a row such as `x`, a log-density of `x`, minus one, or neither."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Capability:
         rows: arguments with a value for each row, beside those that the objective's fields name.
         texts: options that are a text, or a tuple of tokens, as rows are: a Learner gives them as tokens.
         gives: `x` for rows such as those that were learned from, which a Learner puts back into columns and units, or
-            into text; `density` for a log-density of them, which it puts into their units; "" for anything else; None
-            where it is not said and the name does not tell.
+            into text; `density` for a log-density of them, which it puts into their units, and `surprise` for minus one;
+            "" for anything else; None where it is not said and the name does not tell.
     """
 
     merge: str = "mean"
@@ -242,9 +242,9 @@ def wrong_marks(objective: Objective) -> Iterator[str]:
             yield f"{called}, which draws, to merge by share or refuse, got {mark.merge!r}: a mean of draws is no draw"
         read = objective.columns == "values" or objective.holds("x") == "tokens"
         if mark.gives is None and read:
-            yield f"{called} to say what it gives, 'x', 'density' or '', got nothing; capability(gives=...)"
+            yield f"{called} to say what it gives, 'x', 'density', 'surprise' or '', got nothing; capability(gives=...)"
         if mark.gives not in (None, *GIVEN):
-            yield f"{called} to give 'x', 'density' or '', got {mark.gives!r}"
+            yield f"{called} to give 'x', 'density', 'surprise' or '', got {mark.gives!r}"
         if mark.gives == "x" and read and mark.merge in ("mean", "logmeanexp"):
             yield f"{called}, which gives rows, to merge by share or refuse, got {mark.merge!r}: a mean is no row"
 

@@ -32,7 +32,7 @@ def decoded(learner: Answers, name: str, mark: Capability, asked: Any, beside: P
         answer: one for each row.
     """
     recipe = getattr(learner, "recipe_", None)
-    if recipe is not None and mark.gives == "density":
+    if recipe is not None and mark.gives in ("density", "surprise"):
         if recipe.encoding != "values":
             warnings.warn(
                 f"{name} is of the features that the table became (numbers standardized, an entry for each category), "
@@ -43,7 +43,8 @@ def decoded(learner: Answers, name: str, mark: Capability, asked: Any, beside: P
         observed = beside.get("observed")
         scale = recipe.log_scale(None if observed is None else observed.numpy(), len(answer))
         each: NDArray[np.float64] = _array(name, answer).astype(np.float64)
-        return each + scale.reshape(-1, *[1] * (each.ndim - 1))
+        sign = 1 if mark.gives == "density" else -1
+        return each + sign * scale.reshape(-1, *[1] * (each.ndim - 1))
     if recipe is not None and mark.gives == "x" and recipe.encoding == "values":
         frame = recipe.decode(_array(name, answer), getattr(asked, "index", None) if mark.reads else None)
         return _with_given(frame, recipe, asked, beside) if name.rpartition("_")[2] == "impute" else frame

@@ -363,6 +363,18 @@ def test_images_classes_and_tables():
     assert set(mixed.sample(20, random_state=0)["site"]) <= {"Bern", "Basel"}
 
 
+def test_bounds_and_distortions_of_a_table_are_in_its_units():
+    """In units a tenth as large, numbers are ten times as many, a density a tenth of it, and a code costs the same."""
+    table = pd.DataFrame({"age": 40 + 10 * X[:100, 0], "height": X[:100, 1]})
+    found = []
+    for factor in (1.0, 10.0):
+        rows = table.assign(age=factor * table["age"])
+        learner = Learner(VAE(1, hidden=(8,)), steps=20, random_state=0).fit(rows)
+        found.append([np.asarray(getattr(learner, name)(rows)).mean() for name in ("elbo", "distortion", "rate")])
+    apart = np.subtract(*reversed(found))
+    assert apart == pytest.approx([-math.log(10), math.log(10), 0.0], abs=1e-3)
+
+
 @pytest.mark.parametrize("scale", ["exp", "softplus"])
 def test_scales_are_positive(scale):
     model = made(VAE(2, hidden=(8,), scale=scale))

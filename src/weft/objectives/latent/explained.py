@@ -221,7 +221,7 @@ class Explained(Density):
         z = q.draw(int(draws), "z")
         return (q.log_prob(z) - self.log_prior(z, y)).mean(-1)
 
-    @capability(merge="mean", kind="estimate")
+    @capability(merge="mean", kind="estimate", gives="surprise")
     def distortion(
         self, x: Tensor, observed: Tensor | None = None, y: Tensor | None = None, *, draws: int = 8
     ) -> Tensor:

@@ -322,7 +322,7 @@ class VQVAE(Coded):
         """R = -log p(code), in nats: what the code of a row costs."""
         return -self.log_code(self.nearest(self.encoded(x, y)))
 
-    @capability(merge="mean", kind="exact")
+    @capability(merge="mean", kind="exact", gives="surprise")
     def distortion(self, x: Tensor, observed: Tensor | None = None, y: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """D = -log p(x | code), in nats: what is left to be told of a row once its code is known."""
         return -self.log_given(x, self.guess(x, None, y).z.unsqueeze(1), None, y).squeeze(1)
