@@ -133,8 +133,8 @@ class Capability:
         rows: arguments with a value for each row, beside those that the objective's fields name.
         texts: options that are a text, or a tuple of tokens, as rows are: a Learner gives them as tokens.
         gives: `x` for rows such as those that were learned from, which a Learner puts back into columns and units, or
-            into text; `density` for a log-density of them, which it puts into their units, and `surprise` for minus one;
-            "" for anything else; None where it is not said and the name does not tell.
+            into text; `density` for a log-density of them, which it puts into their units, `surprise` for minus one; ""
+            for anything else; None where it is not said and the name does not tell.
     """
 
     merge: str = "mean"
