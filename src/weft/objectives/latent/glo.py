@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +16,7 @@ from weft.core.source import Batch, Spec
 from weft.core.trees import Params
 from weft.nets.make import NetLike
 from weft.objectives.latent.decoded import Decoded
+from weft.objectives.latent.inference import searched
 
 __all__ = ["GLO"]
 
@@ -109,7 +109,7 @@ class GLO(Decoded):
 
     # --- search -------------------------------------------------------------------------------------------
 
-    def searched(self, x: Tensor, steps: int, starts: int) -> tuple[Tensor, Tensor]:
+    def found(self, x: Tensor, steps: int, starts: int) -> tuple[Tensor, Tensor]:
         """The best code that was found for each row, and how far off it is: projected steps of Adam."""
         x, shape = self.numbers(x), (len(x), starts, int(self.latent))
         many = x.unsqueeze(1).expand(-1, starts, *x.shape[1:]).flatten(0, 1)
@@ -117,16 +117,11 @@ class GLO(Decoded):
         def off(z: Tensor) -> Tensor:
             return self.off(self.raw(z.flatten(0, 1)), many).reshape(shape[:2])
 
-        slope = torch.func.grad(lambda z: off(z).sum())
+        slopes = torch.func.grad(lambda z: off(z).sum(), argnums=(0,))
         # by the row alone, not by the question: transform, reconstruct and reconstruction_error tell of one code
         keys = fold(key_of(0, x.device), "start", row_hash(x))
-        z = in_ball(self.drawn(gauss(keys, shape[1:], x.dtype)))
-        first, second = torch.zeros_like(z), torch.zeros_like(z)
-        for t in range(steps):
-            g = slope(z)
-            first, second = 0.9 * first + 0.1 * g, 0.99 * second + 0.01 * g**2
-            move = first / (1 - 0.9 ** (t + 1)) / ((second / (1 - 0.99 ** (t + 1))).sqrt() + 1e-8)
-            z = in_ball(z - 0.05 * (1 + math.cos(math.pi * t / steps)) * move)
+        start = in_ball(self.drawn(gauss(keys, shape[1:], x.dtype)))
+        (z,) = searched(slopes, [start], steps, rate=0.1, project=in_ball)
         far, best = off(z).min(1)
         return z.gather(1, best.reshape(-1, 1, 1).expand(-1, 1, shape[2])).squeeze(1), far
 
@@ -141,7 +136,7 @@ class GLO(Decoded):
         """
         Whole(1).check(steps, "the steps of transform")
         Whole(1).check(starts, "the starts of transform")
-        return self.searched(x, int(steps), int(starts))[0]
+        return self.found(x, int(steps), int(starts))[0]
 
     @capability(merge="refuse", kind="estimate", gives="x")
     def reconstruct(self, x: Tensor, *, steps: int = 200, starts: int = 4) -> Tensor:
@@ -153,7 +148,7 @@ class GLO(Decoded):
         """How far off each row's reconstruction is, at least so near as the best code."""
         Whole(1).check(steps, "the steps of reconstruction_error")
         Whole(1).check(starts, "the starts of reconstruction_error")
-        return self.searched(x, int(steps), int(starts))[1]
+        return self.found(x, int(steps), int(starts))[1]
 
 
 def in_ball(z: Tensor) -> Tensor:

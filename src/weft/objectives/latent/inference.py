@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from weft.core.random import turns
 from weft.objectives.latent.explained import Guess
 
-__all__ = ["INFERENCES", "Amortized", "PerDatum", "refined"]
+__all__ = ["INFERENCES", "Amortized", "PerDatum", "refined", "searched"]
 
 _LEAST = 1e-6  # a scale below it is none
 _SPREAD = math.log(0.1)  # of the guess of a row that nothing is known about yet
@@ -68,28 +68,47 @@ INFERENCES = ("amortized", "per-datum")
 """The schemes by name."""
 
 
-def refined(bound: Callable[[Guess], Tensor], q: Guess, steps: int, rate: float = 0.05) -> Guess:
-    """The guess after so many steps of Adam up the bound, each row's by itself.
+def refined(bound: Callable[[Guess], Tensor], q: Guess, steps: int) -> Guess:
+    """The guess after so many steps up the bound, each row's by itself.
 
     Args:
         bound: one number for each row, whose noise is drawn anew in each turn.
         q: where to begin.
         steps: how many.
-        rate: Adam's; it falls to zero along half a cosine.
     """
 
     def total(mean: Tensor, log_scale: Tensor) -> Tensor:
         return -bound(Guess(mean, log_scale)).sum()
 
-    slopes = torch.func.grad(total, argnums=(0, 1))
-    values = [q.mean, q.log_scale]
-    first = [torch.zeros_like(v) for v in values]
-    second = [torch.zeros_like(v) for v in values]
+    mean, log_scale = searched(torch.func.grad(total, argnums=(0, 1)), [q.mean, q.log_scale], steps, rate=0.05)
+    return Guess(mean, log_scale)
+
+
+def searched(
+    slopes: Callable[..., Sequence[Tensor]],
+    start: Sequence[Tensor],
+    steps: int,
+    *,
+    rate: float,
+    project: Callable[[Tensor], Tensor] | None = None,
+) -> list[Tensor]:
+    """Where so many steps of Adam lead, each row by itself; the rate falls to zero along half a cosine.
+
+    Args:
+        slopes: of what is to be small, in each of the tensors.
+        start: these tensors, to begin with.
+        steps: how many.
+        rate: Adam's.
+        project: puts each tensor back on a set after a step.
+    """
+    values = list(start)
+    first, second = ([torch.zeros_like(v) for v in values] for _ in range(2))
     for t in turns("refine", steps):
         own = rate * 0.5 * (1 + math.cos(math.pi * t / steps))
         for i, slope in enumerate(slopes(*values)):
             first[i] = 0.9 * first[i] + 0.1 * slope
             second[i] = 0.99 * second[i] + 0.01 * slope**2
             step = first[i] / (1 - 0.9 ** (t + 1)) / ((second[i] / (1 - 0.99 ** (t + 1))).sqrt() + 1e-8)
-            values[i] = values[i] - own * step
-    return Guess(values[0], values[1])
+            moved = values[i] - own * step
+            values[i] = moved if project is None else project(moved)
+    return values
