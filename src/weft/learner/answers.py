@@ -35,6 +35,7 @@ from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
 from weft.learner.training import Run, Training
+from weft.learner.unlabelled import without_label
 from weft.tables.recipe import Recipe
 
 __all__ = ["Answers"]
@@ -358,7 +359,7 @@ class Answers(BaseEstimator):
         offered = objective.capabilities()
         if "predict" in offered and y is not None:
             if objective.unlabelled:
-                self._reader().without_label(as_array(y))  # which refuses -1, as no prediction is that
+                without_label(as_array(y), type(objective).__name__, asked=True)  # no prediction is -1
             rate = accuracy_score if objective.targets in ("classes", "multilabel") else r2_score
             return _told(
                 float(rate(as_array(y), self.predict(X), sample_weight=sample_weight)), offered["predict"].kind

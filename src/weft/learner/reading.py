@@ -28,6 +28,7 @@ from weft.engine.build import build
 from weft.learner.columns import Columns, as_tensor, mend, names_of_rows, refuse_targets, take, unpack, wanted
 from weft.learner.ragged import is_ragged, named_tokens, read_typed, refuse_other_shape, rows_in, unequal
 from weft.learner.tabular import encoded, is_table
+from weft.learner.unlabelled import without_label
 from weft.learner.weighing import weights
 from weft.sources.arrays import Arrays, as_array
 from weft.sources.drawn import Drawn
@@ -366,12 +367,10 @@ class Reader:
                 f"{str(names[:1].tolist())[1:-1]}, whose order is not known; number them: 0 for the first, 1, 2, ..."
             )
         if self.objective.unlabelled and name == "y":
-            absent = self.without_label(names, classes)
-            if absent.any():
-                own = self.labels(names[~absent], classes)
-                every = torch.full(names.shape, -1, dtype=own.dtype)
-                every[torch.as_tensor(~absent)] = own
-                return every
+            absent = torch.as_tensor(without_label(names, type(self.objective).__name__, classes, asked=self.asked))
+            if bool(absent.any()):
+                own = self.labels(names[~absent.numpy()], classes)
+                return torch.full(names.shape, -1, dtype=own.dtype).masked_scatter(~absent, own)
         try:
             assert_all_finite(names, input_name=name)
             present, inverse = np.unique(names, return_inverse=True)
@@ -393,28 +392,6 @@ class Reader:
             )
         found = np.array([numbers[label] for label in present.tolist()])[inverse.reshape(-1)]
         return torch.as_tensor(found.reshape(names.shape))
-
-    def without_label(self, names: NDArray[Any], classes: Any = None) -> NDArray[np.bool_]:
-        """Which rows have no label, but -1 in place of it."""
-        whose = type(self.objective).__name__
-        if names.dtype.kind in "US" and "-1" in names.astype(str):
-            raise ValueError(
-                f"expected the number -1 for rows of {whose} without a label, got the text '-1'; beside labels that "
-                "are text it stays a number in an array of objects: np.array([...], dtype=object)"
-            )
-        absent = np.array([not isinstance(label, str) and label == -1 for label in names.tolist()], dtype=bool)
-        if absent.any() and self.asked:
-            raise ValueError(
-                f"expected the class of each row that {whose} is asked about, got -1, which is none, in "
-                f"{int(absent.sum())} of {len(absent)} rows; leave y out for those"
-            )
-        if absent.all():
-            raise ValueError(f"expected some rows with a label for {whose}, got -1 in all of {len(absent)}")
-        if classes is not None and -1 in list(classes):
-            raise ValueError(
-                f"expected classes without -1, which says that {whose} has no label for a row, got {classes}"
-            )
-        return absent
 
     def _further_labels(self, name: str) -> NDArray[Any]:
         """The labels of a further field; where a source has numbered them itself, the numbers."""

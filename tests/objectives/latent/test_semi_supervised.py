@@ -173,7 +173,7 @@ def test_wrong_labels_are_refused():
         "some rows with a label": lambda: Learner(model, steps=1).fit(X, np.full(400, -1)),
         "at least two classes": lambda: Learner(model, steps=1).fit(X, np.where(FEW == 0, 0, -1)),
         "the text '-1'": lambda: Learner(model, steps=1).fit(X, FEW.astype(str)),
-        "classes without -1": lambda: Learner(model).partial_fit(X, FEW, classes=[-1, 0, 1, 2]),
+        "without -1, which is": lambda: Learner(model).partial_fit(X, FEW, classes=[-1, 0, 1, 2]),
         "requires y": lambda: Learner(model, steps=1).fit(X),
         "got -1, which is none": lambda: learner.log_prob(X, y=FEW),
         "leave y out": lambda: learner.score(X, FEW),
