@@ -76,6 +76,7 @@ TAKES = {
         *("LeastSquares.ridge", "REINFORCE.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("Histogram.tails", "LDA.tolerance"),
+        *(f"Autoencoder.{name}" for name in ("noise", "masking", "l1", "kl", "contraction")),
         *("Learner.epochs", "Learner.steps", "Learner.random_state"),
         *("*.lr", "*.weight_decay", "SGD.momentum", "RMSprop.momentum", "Muon.momentum", "*.dampening", "*.rho"),
         *("A*.eps", "NAdam.eps", "RAdam.eps", "Muon.eps", "RMSprop.eps", "*.lr_decay", "*.momentum_decay"),
@@ -96,6 +97,7 @@ TAKES = {
     ],
 }
 NOT = [
+    ("Autoencoder.tied", "a bool"),  # which asks for hidden=() beside it
     ("ICA.prior", "0"),
     ("ICA.tolerance", "0"),
     ("RBM.hidden", "a list"),
