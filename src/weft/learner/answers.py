@@ -221,7 +221,7 @@ class Answers(BaseEstimator):
             return f": {error}"
         whose, told = type(objective).__name__, ""
         if name in _OF_ROWS:
-            such = "VAE() or FactorAnalysis()" if name == "posterior" else "Independent(), Mixture() or VAE()"
+            such = "VAE() or FactorAnalysis()" if name == "posterior" else "VAE(), Independent() or Mixture()"
             told = f": {whose} {_OF_ROWS[name]}; take an objective that models the rows, such as {such}"
             if name == "log_prob" and "sample" in offered:
                 told += ", or compare its samples with data: weft.report.compare_samples(X, learner.sample(len(X)))"

@@ -174,7 +174,7 @@ def test_tables_images_and_bits():
 
 def test_wrong_uses_are_refused(trained):
     for name, message in {
-        "log_prob": r"tells no density of a row.*VAE\(\), or compare its samples with data",
+        "log_prob": r"tells no density of a row.*Mixture\(\), or compare its samples with data",
         "posterior": r"tells no law of codes given a row",
     }.items():
         with pytest.raises(AttributeError, match=message):
