@@ -114,7 +114,7 @@ class TwoFutures(Claim):
                 _, _, _, drawn, asked = found["points", name]
                 away = drawn - futures("points")[asked].mean(1)
                 ax.plot([-1, 1], [1, -1], "o", color=INK, markersize=18, alpha=0.25)
-                ax.plot(away[:, 0], away[:, 1], "o", color=colour, markersize=3, alpha=0.5)
+                ax.plot(away[:150, 0], away[:150, 1], "o", color=colour, markersize=3, alpha=0.5)
                 ax.set(title=name, xlim=(-2, 2), ylim=(-2, 2), aspect="equal")
         with report.picture(
             "bars",
