@@ -103,6 +103,11 @@ class Composed(Objective):
                     f"expected rows that count alike in {type(self).__name__}'s {name}, got {kind}, whose rows have a "
                     "mass of their own, which would be lost; take losses that are sums over a row, without a mass"
                 )
+            if part.unlabelled:
+                raise ValueError(
+                    f"expected a label of every row in {type(self).__name__}'s {name}, got {kind}, whose rows may lack "
+                    "theirs, and -1 would be taken for a class; train it by itself"
+                )
             if part.class_weight is not None and name != self.wraps:
                 raise ValueError(
                     f"expected no class_weight in {type(self).__name__}'s {name}, got {part.class_weight!r}: a row has "

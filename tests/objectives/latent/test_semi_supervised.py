@@ -13,7 +13,7 @@ from weft import Classifier, Learner, Optimizer
 from weft.core.random import key_of, keyed, place
 from weft.core.source import Field
 from weft.engine.build import build
-from weft.objectives import MADE, VAE, Classification, SemiSupervisedVAE
+from weft.objectives import MADE, VAE, Classification, Heads, SemiSupervisedVAE
 from weft.testing import every_row
 
 FAST = Optimizer("adam", lr=0.01)
@@ -187,3 +187,12 @@ def test_wrong_labels_are_refused():
             wrong()
     plain = Learner(Classification(hidden=(4,)), steps=1).fit(X, FEW)
     assert plain.classes_.tolist() == [-1, 0, 1, 2]  # to others -1 is a label as any
+
+
+def test_as_a_part_it_is_refused():
+    """A composer would read -1 as one more class."""
+    y = np.where(np.arange(60) < 20, np.arange(60) % 2, -1)
+    parts = {"label": SemiSupervisedVAE(1, hidden=(4,), noise=0.5), "other": VAE(1, hidden=(4,), noise=0.5)}
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    with pytest.raises(ValueError, match="-1 would be taken for a class"):
+        Learner(Heads(parts), steps=1).fit(rows, label_y=y)
