@@ -417,5 +417,8 @@ def test_wrong_questions_are_refused():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Learner(VAE(1, hidden=(4,), target_rate=0.5), steps=2).fit(X)
+    own = VAE(1, inference="per-datum")
+    with pytest.raises(ValueError, match="got no index from the source"):
+        build(own, {"x": Field((4,), torch.float64)}, 0, torch.float64)
     with pytest.raises(NotImplementedError, match="log_prior"):
         Explained().log_prior(torch.zeros(1, 1, 1))

@@ -21,7 +21,7 @@ from weft.objectives.densities.laws import LAWS, Laws, Normal, Student
 from weft.objectives.densities.outputs import MIXTURES, output_laws
 from weft.objectives.latent.chained import Chained, refuse_decoder
 from weft.objectives.latent.explained import Explained, Guess, log_normal
-from weft.objectives.latent.inference import INFERENCES, Amortized, PerDatum, log_scale_of
+from weft.objectives.latent.inference import INFERENCES, Amortized, PerDatum, log_scale_of, numbered
 
 __all__ = ["Coded"]
 
@@ -197,7 +197,7 @@ class Coded(Explained):
     def make_recognition(self, spec: Spec) -> nn.Module:
         """What gives q(z | x) from rows as the encoder reads them, and their numbers."""
         if self.inference == "per-datum":
-            return PerDatum(int(spec["index"].classes or 0), self.layers[0])
+            return PerDatum(numbered(spec, f"{type(self).__name__}(inference='per-datum')"), self.layers[0])
         return Amortized(self.make_encoder(2 * self.layers[0]), self.scale)
 
     def make_encoder(self, outputs: int | tuple[int, ...]) -> nn.Module:

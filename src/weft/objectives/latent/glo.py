@@ -16,7 +16,7 @@ from weft.core.source import Batch, Spec
 from weft.core.trees import Params
 from weft.nets.make import NetLike
 from weft.objectives.latent.decoded import Decoded
-from weft.objectives.latent.inference import searched
+from weft.objectives.latent.inference import numbered, searched
 
 __all__ = ["GLO"]
 
@@ -78,14 +78,7 @@ class GLO(Decoded):
 
     def build(self, spec: Spec) -> None:
         super().build(spec)
-        rows = spec["index"].classes if "index" in spec else None
-        if not rows:
-            raise ValueError(
-                f"expected rows with their number in 'index', and how many there are, for GLO, which keeps a code of "
-                f"each, got {'no number of rows' if 'index' in spec else 'no index'} from the source; give rows to "
-                "fit, or Arrays(X, index=torch.arange(n), classes={'index': n})"
-            )
-        self.table = _Table(rows, int(self.latent))
+        self.table = _Table(numbered(spec, "GLO"), int(self.latent))
 
     def project(self, params: Params) -> Params:
         return {"table.z": in_ball(params["table.z"])}

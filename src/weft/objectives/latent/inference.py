@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.core.random import turns
+from weft.core.source import Spec
 from weft.objectives.latent.explained import Guess
 
-__all__ = ["INFERENCES", "Amortized", "PerDatum", "refined", "searched"]
+__all__ = ["INFERENCES", "Amortized", "PerDatum", "numbered", "refined", "searched"]
 
 _LEAST = 1e-6  # a scale below it is none
 _SPREAD = math.log(0.1)  # of the guess of a row that nothing is known about yet
@@ -62,6 +63,18 @@ class PerDatum(nn.Module):
             middle = self.mean.new_zeros(inputs.shape[0], self.mean.shape[1])
             return Guess(middle, middle + _SPREAD)
         return Guess(self.mean[index], self.log_scale[index])
+
+
+def numbered(spec: Spec, whose: str) -> int:
+    """How many rows there are to learn from, each of which has something of its own by its number."""
+    rows = spec["index"].classes if "index" in spec else None
+    if not rows:
+        raise ValueError(
+            f"expected rows with their number in 'index', and how many there are, for {whose}, which keeps a code of "
+            f"each, got {'no number of rows' if 'index' in spec else 'no index'} from the source; give rows to fit, or "
+            "Arrays(X, index=torch.arange(n), classes={'index': n})"
+        )
+    return rows
 
 
 INFERENCES = ("amortized", "per-datum")
