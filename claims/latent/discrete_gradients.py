@@ -78,9 +78,9 @@ class DiscreteGradients(Claim):
         "score's squared bias within .02 of 0 (an estimate free of the noise's own share), the biased ones' at least "
         ".02, the cold one's at most a half of the warm one's, the score's noise at least 2 times the relaxed one's. "
         "Trained by the score a model must end within 0.5 nats of one trained by enumeration, by exact likelihoods of "
-        "test rows (3 in the quick setting, which stops early); where the others end is told, not judged. Bounds were "
-        "set before the first run; that medians over seeds are told of bias and noise, whose shares of a small "
-        "gradient are skewed, after a first quick one."
+        "test rows; where the others end is told, not judged. The full setting's bounds were set before the first run. "
+        "After a first quick one medians over seeds are told of bias and noise, whose shares of a small gradient are "
+        "skewed, the full setting was made smaller for time, and the quick one allows 3 nats, as it stops early."
     )
     quick = {"seeds": 6, "steps": 100, "before": 100, "keys": 400, "rate": 0.01, "within": 3.0}
     full = {"seeds": 8, "steps": 600, "before": 200, "keys": 3000, "rate": 0.01, "within": 0.5}
