@@ -295,6 +295,18 @@ def test_free_bits_and_beta_by_hand():
     torch.testing.assert_close(losses.mean(), distortion.mean() + each.mean(0).clamp_min(level).sum())
 
 
+@pytest.mark.parametrize("options", [{"target_rate": 0.5}, {"free_bits": 1.0}], ids=str)
+def test_rows_of_no_weight_do_not_move_what_a_rate_costs(options):
+    x = torch.as_tensor(X[:6])
+    found = []
+    for rows, weight in ((x, torch.ones(6)), (torch.cat([x, 50 + x]), torch.tensor([1.0] * 6 + [0.0] * 6))):
+        model = made(linear(**options)).train()
+        with keyed(key_of(0), torch.arange(len(rows))):
+            losses = model({"x": rows, "weight": weight.double()}).losses[:6]
+        found.append((losses.detach(), float(getattr(model, "price", torch.zeros(())))))
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_the_rate_is_charged_more_from_step_to_step():
     x = torch.as_tensor(X[:6])
     model = made(linear(warm_up=4)).train()
@@ -361,6 +373,11 @@ def test_images_classes_and_tables():
     assert filled["age"].notna().all()
     assert filled["age"].mean() == pytest.approx(table["age"].mean(), rel=0.15)
     assert set(mixed.sample(20, random_state=0)["site"]) <= {"Bern", "Basel"}
+    counted = table.assign(visits=np.arange(300) % 5)  # what is whole comes back whole
+    learner = Learner(VAE(2, hidden=(16,), gaps=True), steps=20, random_state=0).fit(counted)
+    for back in (learner.reconstruct(counted[:9]), learner.inverse_transform(np.zeros((9, 2), dtype=np.float32))):
+        assert list(back) == list(counted)
+        assert back["visits"].dtype.kind == "i"
 
 
 def test_bounds_and_distortions_of_a_table_are_in_its_units():
@@ -412,6 +429,8 @@ def test_wrong_questions_are_refused():
     given = Learner(VAE(1, hidden=(4,), conditional=True), steps=2, random_state=0).fit(X, (X[:, 0] > 1).astype(int))
     with pytest.raises(ValueError, match="expected a class y"):
         given.log_prob(X)
+    with pytest.raises(ValueError, match="expected codes of 1 numbers"):
+        learner.inverse_transform(np.zeros((2, 3), dtype=np.float32))
     with pytest.warns(UserWarning, match="at most the log of the training rows"):
         Learner(VAE(1, hidden=(4,), target_rate=50.0), steps=2).fit(X)
     with warnings.catch_warnings():

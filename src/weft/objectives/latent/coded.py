@@ -157,7 +157,7 @@ class Coded(Explained):
 
     def build(self, spec: Spec) -> None:
         field = spec["x"]
-        self.shape = tuple(field.shape)
+        self.shape, self.table = tuple(field.shape), bool(field.columns)
         self.given = int(spec["y"].classes or 0) if self.conditional else 0
         if self.conditional and not self.given:
             raise ValueError(
@@ -318,9 +318,15 @@ class Coded(Explained):
         return torch.where(observed, x, self.draw_given(z, y))
 
     def mean_given(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        """The mean of x given z; of classes the likeliest, of a table's counts, true and false the nearest."""
         if isinstance(self.generator, Chained):
-            return self.generator.mean(self._code(z, y))
-        return self.entries.mean(self.theta(z, y)).unflatten(-1, self.shape)
+            mean = self.generator.mean(self._code(z, y))
+        else:
+            mean = self.entries.mean(self.theta(z, y)).unflatten(-1, self.shape)
+        if not self.table:
+            return mean
+        whole = torch.tensor([not law.continuous for law in self.entries.laws], device=mean.device)
+        return torch.where(whole, mean.round(), mean)
 
     def guess(
         self, x: Tensor, observed: Tensor | None = None, y: Tensor | None = None, index: Tensor | None = None
@@ -346,6 +352,14 @@ class Coded(Explained):
         return x, observed, y, self.guess(x, observed, y, batch["index"] if self.inference == "per-datum" else None)
 
     # --- answers ---------------------------------------------------------------------------------------
+
+    def inverse_transform(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        """The mean of x given z; of classes the likeliest, of a table's counts, true and false the nearest."""
+        if tuple(z.shape[1:]) != (sum(self.layers),):
+            raise ValueError(
+                f"expected codes of {sum(self.layers)} numbers, as transform gives them, got shape {tuple(z.shape)}"
+            )
+        return self.mean_given(z, y)
 
     @capability(merge="share", kind="direct", asks="rows", rows=("missing",), gives="x")
     def impute(

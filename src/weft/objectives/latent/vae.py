@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.core.configured import Range
 from weft.core.legal import Choice, Number, Whole
-from weft.core.objective import Output
+from weft.core.objective import Output, reduce
 from weft.core.optimizer import Optimizer
 from weft.core.random import place
 from weft.core.source import Batch, Spec
@@ -202,23 +202,23 @@ class VAE(Coded):
             return Output(-self._scored(x, q, draws, observed, y))
         z = q.draw(draws, "z")
         distortion = -self.log_given(x, z, observed, y).mean(-1)
-        return Output(distortion + self._weight() * self._charged(self.each_rate(q, z, y)))
+        return Output(distortion + self._weight() * self._charged(self.each_rate(q, z, y), batch.get("weight")))
 
     def each_rate(self, q: Guess, z: Tensor, y: Tensor | None) -> Tensor:
         """The rate of each row, `(n, latent)` by the entries of its code; `(n, 1)` where there is no closed form."""
         return q.each_rate() if self.prior is None else (q.log_prob(z) - self.log_prior(z, y)).mean(-1, keepdim=True)
 
-    def _charged(self, each: Tensor) -> Tensor:
-        """What is charged for the rate of each row, given that of each entry of its code."""
+    def _charged(self, each: Tensor, weight: Tensor | None) -> Tensor:
+        """What is charged for the rate of each row, given that of each entry of its code; a batch's means by weight."""
         rate = each.sum(-1)
         if self.target_rate is not None:
-            above = rate.detach().mean() - self.target_rate
+            above = reduce(rate.detach(), weight) - self.target_rate
             price = self.price + above
             if self.training:
                 self.price = self.price + _PATIENCE * above
             return price * (rate - self.target_rate)
         if self.free_bits:
-            paid = each.detach().mean(0) > self.free_bits
+            paid = reduce(each.detach().mT, weight) > self.free_bits
             return torch.where(paid, each, self.free_bits).sum(-1)
         return rate
 
