@@ -25,6 +25,7 @@ from weft.objectives.latent.inference import INFERENCES, Amortized, PerDatum, lo
 
 __all__ = ["Coded"]
 
+_ALONE = ("per-datum", "enumeration")  # the schemes without a net
 _LEAST = math.log(1e-3)  # of a law's deviation: without a least one the likelihood has no bound
 _PRIOR = Whole(2) | Such("a density that is descended, such as MADE()", lambda v: isinstance(v, Density)) | None
 
@@ -51,9 +52,13 @@ class Coded(Explained):
         inference: `amortized`, or `per-datum` for a guess of its own for each training row.
         conditional: whether it is p(x | y), of rows with a class each.
         gaps: whether rows may have gaps; then the encoder is told what is observed.
+
+    Attributes:
+        chains: whether an autoregressive density may be the decoder.
     """
 
     entries: Laws
+    chains: bool = True
     legal = {
         "latent": Whole(1),
         "hidden": WIDTHS,
@@ -104,13 +109,15 @@ class Coded(Explained):
 
     def validate(self) -> None:
         super().validate()
-        if self.inference == "per-datum" and self.given_net("encoder") is not None:
+        if self.inference in _ALONE and self.given_net("encoder") is not None:
             raise ValueError(
                 f"expected no encoder beside inference={self.inference!r}, which has none, got one; leave it out, or "
                 "take inference='amortized'"
             )
         decoder = self.given_net("decoder")
         if isinstance(decoder, Objective):
+            if not self.chains:
+                raise ValueError(f"expected a net as the decoder of {type(self).__name__}, got {decoder!r}")
             refuse_decoder(decoder, type(self).__name__)
             told = {name: getattr(self, name) for name in ("law", "classes", "parts", "noise")}
             if told != {"law": "auto", "classes": None, "parts": 1, "noise": "net"}:

@@ -15,7 +15,6 @@ from weft.core.optimizer import Optimizer
 from weft.core.random import categorical, place
 from weft.core.source import Batch, Spec
 from weft.nets.make import NetLike
-from weft.objectives.densities.density import Density
 from weft.objectives.densities.laws import mapped
 from weft.objectives.latent.choices import Chosen, Listed, every_code, hot, outcomes_of
 from weft.objectives.latent.coded import Coded
@@ -86,6 +85,7 @@ class DiscreteVAE(Coded):
     seen: Tensor
     optimizer = Optimizer("adam", lr=1e-3)
     space = {"latent": Range(2, 64, log=True, whole=True)}
+    chains = False
     legal = {
         "choices": Whole(2),
         "prior": Choice("uniform", "learned"),
@@ -165,7 +165,6 @@ class DiscreteVAE(Coded):
             f"{self.gradient!r}": (soft or (self.temperature == 1 and self.cooled is None and not self.cooling)),
             "cooled and cooling together, or neither": (self.cooled is None) == (not self.cooling),
             "a cooled of at most temperature": self.cooled is None or self.cooled <= self.temperature,
-            "a net as the decoder": not isinstance(self.given_net("decoder"), Density),
         }
         for rule, kept in rules.items():
             if not kept:

@@ -88,6 +88,7 @@ class VQVAE(Coded):
     counts: Tensor
     sums: Tensor
     latent: int | Sequence[int]  # type: ignore[assignment]
+    chains = False
     likelihood = False  # the loss has a commitment in it
     optimizer = Optimizer("adam", lr=1e-3)
     progress = ("loss", "min")
@@ -149,8 +150,6 @@ class VQVAE(Coded):
         super().validate()
         if self.codebook == "loss" and (self.decay, self.revive) != (_DECAY, _REVIVE):
             raise ValueError(f"expected codebook='ema' beside decay and revive, which are of it, got {self!r}")
-        if isinstance(self.given_net("decoder"), Density):
-            raise ValueError(f"expected a net as the decoder of VQVAE, got a density in {self!r}")
 
     # --- nets ---------------------------------------------------------------------------------------------
 
