@@ -102,7 +102,7 @@ class TheBound(Claim):
         what="the divergence to the prior in place of that to the posterior",
         misses="log p - ELBO - KL",
         names={"towards": to_the_prior},
-        setting={"rows": 100, "steps": 100},
+        setting={"rows": 100, "steps": 300, "seeds": 12},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
