@@ -121,14 +121,14 @@ class Coded(Explained):
             refuse_decoder(decoder, type(self).__name__)
             told = {name: getattr(self, name) for name in ("law", "classes", "parts", "noise")}
             if told != {"law": "auto", "classes": None, "parts": 1, "noise": "net"}:
+                name = type(self).__name__
                 raise ValueError(
-                    f"expected no law, classes, parts or noise beside a density as the decoder of "
-                    f"{type(self).__name__}, which has its own, got {told}; give them to the decoder: {decoder!r}"
+                    f"expected no law, classes, parts or noise beside a density as the decoder of {name}, which has its "
+                    f"own, got {told}; give them to the decoder: {decoder!r}"
                 )
         if isinstance(self.prior, Density):
-            part, kind = self.prior, type(self.prior).__name__
+            part, kind, marks = self.prior, type(self.prior).__name__, self.prior.capabilities()
             part.validate()
-            marks = part.capabilities()
             if part.solved or part.surveys or part.players or part.fields != ("x",):
                 raise ValueError(
                     f"expected a prior of codes alone that is trained along by descent, got {kind}, which is solved, "
@@ -400,10 +400,8 @@ class Coded(Explained):
             )
         if missing is not None:
             if missing.shape != x.shape or missing.dtype != torch.bool:
-                raise ValueError(
-                    f"expected missing as True or False for each entry, of shape {tuple(x.shape)}, got "
-                    f"{missing.dtype} of shape {tuple(missing.shape)}"
-                )
+                got = f"{missing.dtype} of shape {tuple(missing.shape)}"
+                raise ValueError(f"expected missing as True or False for each entry, {tuple(x.shape)}, got {got}")
             self._refuse_gaps(~missing)
             drawn = torch.where(missing, self.sample(len(x), y), x)
             for _ in turns("impute", int(steps)):
