@@ -123,8 +123,8 @@ class Coded(Explained):
             if told != {"law": "auto", "classes": None, "parts": 1, "noise": "net"}:
                 name = type(self).__name__
                 raise ValueError(
-                    f"expected no law, classes, parts or noise beside a density as the decoder of {name}, which has its "
-                    f"own, got {told}; give them to the decoder: {decoder!r}"
+                    f"expected no law, classes, parts or noise beside a density as the decoder of {name}, which has "
+                    f"its own, got {told}; give them to the decoder: {decoder!r}"
                 )
         if isinstance(self.prior, Density):
             part, kind, marks = self.prior, type(self.prior).__name__, self.prior.capabilities()
