@@ -127,7 +127,7 @@ class RandomCodes(Claim):
         )
         with report.picture(
             "random_codes",
-            alt="Accuracy of the classifier for four ways to draw codes and for images themselves, a dot for each seed.",
+            alt="Accuracy of the classifier for four ways to draw codes and for images, a dot for each seed.",
             caption="How often rows made of random codes are told from data, a dot for each seed; the line is chance.",
             size=(7.2, 2.8),
         ) as ax:
