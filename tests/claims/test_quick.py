@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from weft.bench.claims import Report, last, listed, load, reproduce
+from weft.bench.claims import Report, altered, last, listed, load, reproduce
 from weft.bench.statistics import FEWEST_SEEDS
-from weft.objectives import REINFORCE, LeastSquares
+from weft.objectives import GLO, REINFORCE, VAE, LeastSquares
 from weft.strategies import EWC, Laplace
 
 from .selection import IMAGES, TEST, chosen
@@ -115,3 +115,25 @@ def test_a_biased_gradient_is_far_from_the_exact_one(monkeypatch, exact, far):
     gap = type(claim).run.__globals__["gap"]
     assert (gap(0) > 1e-3) is far
     assert (gap(0) < 1e-9) is not far
+
+
+class Unfitted(GLO):
+    """Draws its codes from N(0, I), and not from the normal of those it has learned."""
+
+    def drawn(self, noise):
+        return noise
+
+
+def test_a_normal_that_is_not_of_its_codes_fails_glo(monkeypatch):
+    claim = broken("random_codes", monkeypatch, {"GLO": Unfitted})
+    found, why = verdict(claim, seeds=5, steps=200)
+    assert found == "fails"
+    assert "GLO's told more often" in why
+
+
+def test_a_weight_that_is_not_heard_fails_both_failures(monkeypatch):
+    claim = broken("two_failures", monkeypatch, {"VAE": altered(VAE, beta=1.0)})
+    found, why = verdict(claim, seeds=5, steps=200, widths=(2, 10))
+    assert found == "fails"
+    assert "draws at β = 1 told less often than at β = .001" in why
+    assert "codes told from N(0, I)" in why
