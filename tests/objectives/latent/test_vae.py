@@ -10,10 +10,15 @@ import torch
 from scipy import stats
 
 from weft import Learner, Optimizer
-from weft.core.random import key_of, keyed
+from weft.core.random import key_of, keyed, uniform
+from weft.core.objective import capability
 from weft.core.source import Field
 from weft.engine.build import build
-from weft.objectives import MADE, VAE
+from weft.engine.memory import peak
+from weft.learner.asking import _Asked
+from weft.objectives import MADE, NADE, VAE, VQVAE, DiscreteVAE
+from weft.objectives.densities.density import Density
+from weft.objectives.latent import explained
 from weft.objectives.latent.explained import Explained, Guess
 from weft.testing import ContractError, check_density, every_row
 
@@ -252,6 +257,8 @@ def test_gaps_are_drawn_by_the_conditional():
     seen = np.bincount((filled[:, 2:] @ [2, 1]).astype(int), minlength=4)
     assert stats.chisquare(seen, 4000 * share / share.sum()).pvalue > 1e-4
     first = np.exp(by_quadrature(learner, whole)).sum()  # of what is observed alone
+    with pytest.raises(ValueError, match="takes draws instead, got 5"):
+        learner.impute(asked[:2], steps=5)
     told = learner.log_prob([[1.0, 1.0, np.nan, np.nan]], draws=3000)
     assert float(told[0]) == pytest.approx(math.log(first), abs=0.05)
 
@@ -263,6 +270,8 @@ def test_a_chain_fills_gaps_of_a_model_without_them():
     assert (filled[:, :2] == 1).all()
     assert 0.6 < filled[:, 2:].mean() < 1
     assert learner.impute.kind == "chain"
+    with pytest.raises(ValueError, match="takes steps instead, got 5"):
+        learner.impute(asked, missing=missing, draws=5)
     with pytest.raises(ValueError, match="of shape"):
         learner.impute(asked, missing=missing[:, :2])
 
@@ -324,7 +333,26 @@ def test_the_rate_is_charged_more_from_step_to_step():
 # --- priors, inference, nets -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prior", [3, MADE((16,))], ids=["mixture", "made"])
+class Laplace(Density):
+    """A density of a user's: independent, of a learned location and scale."""
+
+    def build(self, spec):
+        self.location, self.log_scale = (torch.nn.Parameter(torch.zeros(spec["x"].shape)) for _ in range(2))
+
+    def law(self):
+        return torch.distributions.Laplace(self.location, self.log_scale.exp())
+
+    @capability(merge="logmeanexp", kind="exact", gives="density")
+    def log_prob(self, x):
+        return self.law().log_prob(x).sum(-1)
+
+    @capability(merge="share", kind="direct")
+    def sample(self, n):
+        u = uniform((n, len(self.location)), place="u", dtype=self.location.dtype)
+        return self.law().icdf(u.clamp(1e-6, 1 - 1e-6))
+
+
+@pytest.mark.parametrize("prior", [3, MADE((16,)), Laplace()], ids=["mixture", "made", "a user's"])
 def test_any_density_may_be_the_prior(prior):
     learner = Learner(VAE(1, hidden=(16,), noise=0.5, prior=prior), **SMALL, dtype="float64", random_state=0).fit(X)
     line = torch.linspace(-40, 40, 20_001, dtype=torch.float64)
@@ -333,6 +361,11 @@ def test_any_density_may_be_the_prior(prior):
     assert float(logs.exp().sum() * (line[1] - line[0])) == pytest.approx(1, abs=1e-3)
     assert learner.sample(7, random_state=0).shape == (7, 4)
     assert np.isfinite(learner.log_prob(X)).all()
+    fresh = build(VAE(1, hidden=(16,), prior=prior), {"x": Field((4,), torch.float64)}, 0, torch.float64)
+    trained = dict(learner.objective_.named_parameters())
+    for name, start in fresh.named_parameters():  # it is trained along
+        if name.startswith(("inner", "mixing")):
+            assert not torch.equal(trained[name], start)
 
 
 def test_a_guess_of_its_own_is_nearer_than_an_amortized_one():
@@ -352,6 +385,19 @@ def test_inference_may_be_per_datum():
     again = np.asarray(learner.transform(X[:100]))  # by a search, since asked rows have no number
     assert np.abs(again - codes).mean() < 0.15
     assert np.isfinite(learner.log_prob(X[100:110])).all()
+
+
+@pytest.mark.parametrize("law", [{"law": "bernoulli"}, {"noise": 0.3}, {}], ids=str)
+def test_images_by_convolutions_both_ways(law):
+    images = np.repeat(BITS[:, None, None, :], 4, 2) + (0 if "law" in law else 0.3 * rng.normal(size=(300, 1, 4, 4)))
+    model = VAE(2, encoder="conv-encoder(widths=(4,))", decoder="conv-decoder(widths=(4,))", **law)
+    learner = Learner(model, steps=150, optimizer=FAST, random_state=0)
+    before = Learner(model, steps=1, random_state=0).fit(images).elbo(images, draws=20)
+    after = learner.fit(images).elbo(images, draws=20)
+    assert after.mean() > before.mean() + 3
+    assert learner.sample(3, random_state=0).shape == learner.reconstruct(images[:3]).shape == (3, 1, 4, 4)
+    right, left = learner.reconstruct(images), images[::-1]  # of its own row, not of another
+    assert ((right - images) ** 2).mean() < 0.9 * ((right - left) ** 2).mean()
 
 
 def test_images_classes_and_tables():
@@ -399,6 +445,45 @@ def test_scales_are_positive(scale):
     assert torch.isfinite(model.entries.log_prob(theta, torch.as_tensor(X[:5]))).all()
 
 
+@pytest.mark.parametrize("noise", ["net", "shared", 0.5])
+@pytest.mark.parametrize("scale", ["exp", "softplus"])
+def test_the_deviations_of_rows_are_found_where_they_are_learned(scale, noise):
+    """Of independent rows with known deviations nothing is in the code, and the likelihood is that of two normals."""
+    rows = np.random.default_rng(1).normal(size=(2000, 2)) * [0.5, 2.0]
+    model = VAE(1, encoder="linear", decoder="linear", noise=noise, scale=scale)
+    learner = Learner(model, steps=800, optimizer=Optimizer("adam", lr=0.02), schedule="cosine", random_state=0)
+    theta = learner.fit(rows).objective_.theta(torch.zeros(1, 1), None)[0]
+    found = theta[learner.objective_._scales].exp().detach().numpy()
+    if noise == 0.5:  # given: what it leaves over is put into the code
+        assert found == pytest.approx([0.5, 0.5])
+        return
+    known = stats.norm(0, rows.std(0)).logpdf(rows).sum(1).mean()
+    assert np.asarray(learner.log_prob(rows)).mean() == pytest.approx(known, abs=0.03)
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_takes_no_more_memory_for_more_rows_and_draws(monkeypatch):
+    """Within `memory`, beside the answer: rows are cut into pieces, and draws into blocks of 50."""
+    memory, rows = 2**21, (np.random.default_rng(0).random((256, 64)) < 0.5).astype(np.float32)
+    options = {"steps": 1, "random_state": 0, "device": "cpu"}
+
+    def taken(n, draws):
+        learner = Learner(VAE(4, hidden=(32,), law="bernoulli"), memory=memory, **options).fit(rows)
+        return peak(lambda: learner.log_prob(rows[:n], draws=draws))
+
+    few = taken(32, 50)
+    assert few < memory
+    assert taken(256, 50) < memory
+    assert taken(32, 1000) < 1.1 * few
+    with monkeypatch.context() as whole:  # the mutants: all draws at once, all rows at once
+        whole.setattr(explained, "_BLOCK", 10**6)
+        assert taken(2, 20_000) > 2 * memory
+    monkeypatch.setattr(_Asked, "at_a_time", lambda self, runs: self.count)
+    assert taken(256, 50) > 2 * memory
+
+
 BAD = {
     "latent to be an integer >= 1": {"latent": 0},
     "draws to be an integer >= 1": {"draws": 0},
@@ -412,6 +497,12 @@ BAD = {
     "prior=None and": {"free_bits": 0.1, "prior": 3},
     "no encoder beside": {"inference": "per-datum", "encoder": "mlp"},
     "exact log_prob": {"prior": VAE(1)},
+    "a prior of real numbers": {"prior": MADE((4,), law="bernoulli")},
+    "a prior of real numbers, which the codes of VAE are": {"prior": NADE(4, law="categorical", classes=3)},
+    "parts of VAE beside a law that has some": {"parts": 3},
+    "no classes for these laws": {"classes": 3},
+    "whose law is normal-mixture, which has no deviation": {"law": "normal-mixture", "noise": 0.5},
+    "none of whose nets makes a deviation": {"inference": "per-datum", "noise": 0.5, "scale": "softplus"},
 }
 
 
@@ -419,6 +510,21 @@ BAD = {
 def test_settings_that_cannot_be_are_refused(told):
     with pytest.raises((ValueError, TypeError), match=told.replace("(", r"\(")):
         Learner(VAE(**BAD[told]), steps=1).fit(X)
+
+
+@pytest.mark.parametrize("kind", [VAE, DiscreteVAE, VQVAE])
+def test_settings_that_no_law_reads_are_refused(kind):
+    with pytest.raises(ValueError, match="whose law is bernoulli, which has no deviation"):
+        Learner(kind(2, law="bernoulli", noise="shared"), steps=1).fit(BITS)
+    with pytest.raises(ValueError, match="beside a law that has some"):
+        Learner(kind(2, law="bernoulli", parts=2), steps=1).fit(BITS)
+    with pytest.raises(ValueError, match="no classes for these laws"):
+        Learner(kind(2, law="bernoulli", classes=2), steps=1).fit(BITS)
+    if kind is VAE:
+        Learner(kind(2, law="bernoulli", scale="softplus"), steps=1).fit(BITS)  # of the guess
+    else:
+        with pytest.raises(ValueError, match="none of whose nets makes a deviation"):
+            Learner(kind(2, law="bernoulli", scale="softplus"), steps=1).fit(BITS)
 
 
 def test_wrong_questions_are_refused():

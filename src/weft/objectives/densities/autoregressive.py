@@ -17,10 +17,11 @@ from weft.core.random import categorical, fold, key_of, permutation, place, turn
 from weft.core.source import Batch, Field, Spec
 from weft.objectives.densities.density import Density
 from weft.objectives.densities.laws import LAWS, Law, Laws
-from weft.objectives.densities.outputs import MIXTURES, output_laws
+from weft.objectives.densities.outputs import MIXTURES, output_laws, refuse_parts
 
 __all__ = ["Autoregressive"]
 
+_PARTS = 10
 ORDER: Legal = Choice("given", "random") | Several("a tuple with the number of every column once", Whole(0), least=1)
 """What an order may be."""
 Altered = Callable[[Law, Tensor], Tensor]
@@ -77,7 +78,7 @@ class Autoregressive(Density):
         *,
         law: str = "auto",
         classes: int | None = None,
-        parts: int = 10,
+        parts: int = _PARTS,
         order: str | Sequence[int] = "given",
         conditional: bool = False,
     ) -> None:
@@ -95,6 +96,7 @@ class Autoregressive(Density):
     def build(self, spec: Spec) -> None:
         self.shape = tuple(spec["x"].shape)
         self.entries = self._laws(spec["x"])
+        refuse_parts(self.entries, self.parts, _PARTS, type(self).__name__)
         self.table = bool(spec["x"].columns)
         self.given = _given(spec["y"]) if self.conditional else 0
         if self.conditional and not self.given:

@@ -62,9 +62,11 @@ class Density(Objective):
         laws.refuse(x, observed)
         if not training:
             return
+        real = [j for j, law in enumerate(laws.laws) if law.continuous]
+        if not real:
+            return
         there = torch.ones_like(x, dtype=torch.bool) if observed is None else observed
         there = there if weight is None else there & (weight > 0).unsqueeze(-1)
-        real = [j for j, law in enumerate(laws.laws) if law.continuous]
         names = tuple(laws.names[j] for j in real)
         if self.varies:
             self.refuse_constant(x[:, real], names, there[:, real])

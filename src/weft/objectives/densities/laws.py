@@ -375,6 +375,9 @@ class Laws:
     def __len__(self) -> int:
         return len(self.laws)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Laws:
+        return self  # nothing of it changes, and there may be thousands of entries
+
     @property
     def continuous(self) -> bool:
         """Whether some entry has a density."""
@@ -477,9 +480,12 @@ class Laws:
 
     def refuse(self, x: Tensor, observed: Tensor | None = None) -> None:
         """Raises where rows are outside of the support: how many, in which columns."""
-        wrong = torch.zeros_like(x, dtype=torch.bool)
-        for law, entries, _ in self._groups:
-            wrong[..., entries] = ~law.allows(x[..., entries])
+        if len(self._groups) == 1:
+            wrong = ~self.laws[0].allows(x)
+        else:
+            wrong = torch.zeros_like(x, dtype=torch.bool)
+            for law, entries, _ in self._groups:
+                wrong[..., entries] = ~law.allows(x[..., entries])
         if observed is not None:
             wrong &= observed
         if not bool(wrong.any()):
@@ -530,6 +536,11 @@ def laws_of(field: Field, law: str | Law, *, classes: int | None = None, freedom
             made.append(Categorical(size))
         else:
             made.append(Student(freedom) if kind == "student" else _PLAIN[kind])
+    if classes is not None and (field.columns or not any(isinstance(own, Categorical) for own in made)):
+        raise ValueError(
+            f"expected no classes for {'a table, whose categories are counted' if field.columns else 'these laws'}, "
+            f"got classes={classes}; leave it out, or name law='categorical' for an array of whole numbers"
+        )
     return Laws(made, names)
 
 

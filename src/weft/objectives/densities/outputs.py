@@ -16,7 +16,7 @@ from weft.core.random import categorical, normal, uniform
 from weft.core.source import Field
 from weft.objectives.densities.laws import Law, Laws, Normal, laws_of
 
-__all__ = ["MIXTURES", "LogisticMixture", "NormalMixture", "output_laws"]
+__all__ = ["MIXTURES", "LogisticMixture", "NormalMixture", "output_laws", "refuse_parts"]
 
 MIXTURES = ("normal-mixture", "logistic-mixture")
 """The mixtures by name."""
@@ -179,3 +179,12 @@ def output_laws(field: Field, law: str, *, classes: int | None = None, parts: in
         plain, mixed = laws_of(field, "auto", classes=classes), NormalMixture(parts)
         return Laws([mixed if isinstance(own, Normal) else own for own in plain.laws], plain.names)
     return laws_of(field, law, classes=classes)
+
+
+def refuse_parts(laws: Laws, parts: int, default: int, whose: str) -> None:
+    """Raises for `parts` other than by default where no law is a mixture, so that nothing would read them."""
+    if parts != default and not any(isinstance(law, _Parts) for law in laws.laws):
+        raise ValueError(
+            f"expected parts of {whose} beside a law that has some, 'normal-mixture' or 'logistic-mixture', got {parts} "
+            f"beside {', '.join(sorted({law.name for law in laws.laws}))}; leave them out"
+        )

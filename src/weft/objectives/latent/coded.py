@@ -18,7 +18,7 @@ from weft.nets.make import NET, NetLike, make_net
 from weft.objectives.densities.autoregressive import Autoregressive
 from weft.objectives.densities.density import Density
 from weft.objectives.densities.laws import LAWS, Laws, Normal, Student
-from weft.objectives.densities.outputs import MIXTURES, output_laws
+from weft.objectives.densities.outputs import MIXTURES, output_laws, refuse_parts
 from weft.objectives.latent.chained import Chained, refuse_decoder
 from weft.objectives.latent.explained import Explained, Guess, log_normal
 from weft.objectives.latent.inference import INFERENCES, Amortized, PerDatum, log_scale_of, numbered
@@ -26,6 +26,7 @@ from weft.objectives.latent.inference import INFERENCES, Amortized, PerDatum, lo
 __all__ = ["Coded"]
 
 _ALONE = ("per-datum", "enumeration")  # the schemes without a net
+_PARTS = 1
 _LEAST = math.log(1e-3)  # of a law's deviation: without a least one the likelihood has no bound
 _PRIOR = Whole(2) | Such("a density that is descended, such as MADE()", lambda v: isinstance(v, Density)) | None
 
@@ -46,7 +47,8 @@ class Coded(Explained):
             laws are that density's, and gaps must come last in its order.
         law, classes, parts: of x given z, see `weft.objectives.densities.autoregressive.Autoregressive`;
             `logistic-mixture` with parts=1 is the discretized logistic.
-        noise: the deviations of real numbers: by the decoder (`net`), one learned for each entry (`shared`), or given.
+        noise: the deviations of real numbers: by the decoder (`net`), one learned for each entry (`shared`), or given;
+            of a table's columns in the units in which they are standardized.
         scale: how raw numbers become deviations, `exp` or `softplus`.
         prior: None for N(0, I), a number of normals in a learned mixture, or a density that is trained along.
         inference: `amortized`, or `per-datum` for a guess of its own for each training row.
@@ -55,10 +57,12 @@ class Coded(Explained):
 
     Attributes:
         chains: whether an autoregressive density may be the decoder.
+        spreads: whether a guess has deviations, which `scale` makes of raw numbers too.
     """
 
     entries: Laws
     chains: bool = True
+    spreads: bool = True
     legal = {
         "latent": Whole(1),
         "hidden": WIDTHS,
@@ -84,7 +88,7 @@ class Coded(Explained):
         decoder: NetLike = None,
         law: str = "auto",
         classes: int | None = None,
-        parts: int = 1,
+        parts: int = _PARTS,
         noise: str | float = "net",
         scale: str = "exp",
         prior: int | Density | None = None,
@@ -178,12 +182,14 @@ class Coded(Explained):
         else:
             flat = Field((math.prod(self.shape),), field.dtype, columns=field.columns)
             self.entries = output_laws(flat, self.law, classes=self.classes, parts=int(self.parts))
+            refuse_parts(self.entries, self.parts, _PARTS, type(self).__name__)
         self.pictured = len(self.shape) == 3 and all(law.width == 1 for law in self.entries.laws)
         self._scales = [
             self.entries.places[j].start + 1
             for j, law in enumerate(self.entries.laws)
             if isinstance(law, Normal | Student)
         ]
+        self._refuse_idle()
         self.recognition: nn.Module = self.make_recognition(spec)
         if isinstance(decoder, Autoregressive):
             self.generator: nn.Module = chained
@@ -195,6 +201,22 @@ class Coded(Explained):
         if self.noise == "shared":
             self.log_noise = nn.Parameter(torch.zeros(len(self._scales)))
         self.make_prior()
+
+    def _refuse_idle(self) -> None:
+        """Raises for settings that nothing reads, given the laws."""
+        kind, told = type(self).__name__, ", ".join(sorted({law.name for law in self.entries.laws}))
+        if self.noise != "net" and not self._scales:
+            raise ValueError(
+                f"expected noise='net' for {kind} of entries whose law is {told}, which has no deviation, got "
+                f"{self.noise!r}; leave it out, or take law='normal'"
+            )
+        if self.scale == "exp" or (self.spreads and self.inference == "amortized"):
+            return
+        if not self._scales or self.noise != "net" or self.chained:
+            raise ValueError(
+                f"expected scale='exp' for {kind}, none of whose nets makes a deviation, got {self.scale!r}; leave it "
+                "out"
+            )
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -222,6 +244,13 @@ class Coded(Explained):
         if isinstance(self.prior, Density):
             self.inner = copy.deepcopy(self.prior)
             self.inner.build({"x": Field((self.layers[-1],), torch.get_default_dtype())})
+            laws = [] if self.inner.entries is None else self.inner.entries.laws
+            whole = [law for law in laws if not law.continuous]
+            if whole:
+                raise ValueError(
+                    f"expected a prior of real numbers, which the codes of {type(self).__name__} are, got "
+                    f"{self.prior!r}, which is of {whole[0].holds}; take law='normal' or 'normal-mixture'"
+                )
         elif self.prior is not None:
             self.mixing = _Mixed(int(self.prior), self.layers[-1])
 
@@ -376,8 +405,8 @@ class Coded(Explained):
         y: Tensor | None = None,
         missing: Tensor | None = None,
         *,
-        draws: int = 100,
-        steps: int = 100,
+        draws: int | None = None,
+        steps: int | None = None,
     ) -> Tensor:
         """Rows whose gaps are drawn given the rest.
 
@@ -390,8 +419,16 @@ class Coded(Explained):
             observed: which entries are there, of a model with gaps=True.
             y: the class of each, of a conditional model.
             missing: True where an entry is to be drawn, of a model with gaps=False; without it nothing is.
-            draws, steps: see above.
+            draws: of a model with gaps=True, 100 by default.
+            steps: of a model with gaps=False, 100 by default.
         """
+        idle, unread = ("steps", steps) if self.gaps else ("draws", draws)
+        if unread is not None:
+            raise ValueError(
+                f"expected no {idle} for impute of {type(self).__name__}(gaps={self.gaps}), which takes "
+                f"{'draws' if self.gaps else 'steps'} instead, got {unread!r}; leave them out"
+            )
+        draws, steps = 100 if draws is None else draws, 100 if steps is None else steps
         Whole(1).check(draws, "the draws of impute")
         Whole(1).check(steps, "the steps of impute")
         if missing is not None and self.gaps:
