@@ -5,7 +5,8 @@
 The contestants of a benchmark are started once, each in a process of its own, and then take turns, round
 by round; the first round warms up and does not count. Peers run under the Python of their own environment.
 A turn waits until the machine is quiet and is taken again if others were busy during it, for a while; what
-share of the machine others had in each turn is written down with it.
+share of the machine others had in each turn is written down with it. Where others never rest, `--patience 0` takes each
+turn as it comes and `--clock processor` compares seconds of the processor; both clocks are written down.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ class Contestant:
         return "\n".join(sorted(notes))
 
 
-def measure(name: str, peers: str, rounds: int | None, patience: float, progress: Progress) -> dict[str, Any]:
+def measure(
+    name: str, peers: str, rounds: int | None, patience: float, clock: str, progress: Progress
+) -> dict[str, Any]:
     """One benchmark: the turns of each contestant, and why any of them did not run."""
     benchmark: Any = importlib.import_module(name)
     rounds = rounds or benchmark.ROUNDS
@@ -152,13 +155,13 @@ def measure(name: str, peers: str, rounds: int | None, patience: float, progress
         notes.add(contestant.close())
     load.append(os.getloadavg()[0])
     progress.remove_task(bar)
-    seconds = {who: [turn["seconds"] for turn in own] for who, own in turns.items() if who not in failed}
+    seconds = {who: [turn[clock] for turn in own] for who, own in turns.items() if who not in failed}
     judged = [
         comparison.judge(seconds[comparison.ours], seconds[comparison.other])
         for comparison in benchmark.COMPARISONS
         if comparison.ours in seconds and comparison.other in seconds
     ]
-    about = {"counted": getattr(benchmark, "COUNTED", ""), "notes": sorted(notes - {""}), "load": load}
+    about = {"counted": getattr(benchmark, "COUNTED", ""), "notes": sorted(notes - {""}), "load": load, "clock": clock}
     return {"comparisons": judged, "turns": turns, "failed": failed, **about}
 
 
@@ -172,9 +175,10 @@ def duration(seconds: float, counted: str) -> str:
     return f"{seconds:.2g} s"
 
 
-def shown(results: dict[str, Any]) -> Table:
+def shown(results: dict[str, Any], clock: str) -> Table:
     """The table: ours, the other, the ratio, the target, and whether it is met."""
-    table = Table(title=f"weft beside its peers, {THREADS} threads, medians")
+    of = "" if clock == "seconds" else " of processor seconds"
+    table = Table(title=f"weft beside its peers, {THREADS} threads, medians{of}")
     for column in ("benchmark", "ours", "", "beside", "", "ratio", "target", "met"):
         table.add_column(column, justify="right" if column in ("", "ratio") else "left")
     for name, result in results.items():
@@ -209,6 +213,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu.json")
     parser.add_argument("--rounds", type=int, help="turns that count; default: the benchmark's own")
     parser.add_argument("--patience", type=float, default=30.0, help="seconds a turn may wait for a quiet machine")
+    parser.add_argument(
+        "--clock",
+        choices=("seconds", "processor"),
+        default="seconds",
+        help="what is compared: seconds of the clock, or of the processor, where others keep the machine busy all along",
+    )
     given = parser.parse_args()
     unknown = sorted(set(given.names) - set(NAMES))
     if unknown:
@@ -223,8 +233,8 @@ def main() -> int:
     results = {}
     with Progress(*columns, console=console, transient=True) as progress:
         for name in given.names or NAMES:
-            results[name] = measure(name, given.peers, given.rounds, given.patience, progress)
-    console.print(shown(results))
+            results[name] = measure(name, given.peers, given.rounds, given.patience, given.clock, progress)
+    console.print(shown(results, given.clock))
     for note in sorted({note for result in results.values() for note in result["notes"]}):
         console.print(note)
     kept = json.loads(given.out.read_text())["benchmarks"] if given.names and given.out.exists() else {}

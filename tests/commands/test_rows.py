@@ -10,6 +10,8 @@ import pytest
 from scipy import stats
 from tests.commands.command_cases import refused, run
 
+from weft import load
+
 rng = np.random.default_rng(0)
 
 
@@ -167,3 +169,26 @@ def test_a_run_that_predicts_is_scored_and_draws_nothing(fitted, table, tmp_path
     bare = tmp_path / "bare.csv"
     pd.read_csv(table).drop(columns="kind").to_csv(bare, index=False)
     refused(run("score", folder, str(bare)), "a table with its target", "no column 'kind'")
+
+
+def test_a_model_of_rows_given_their_class_is_told_the_class(files, tmp_path):
+    """It is fitted, scored by log p(x | y), and fills in gaps given y; without that column it says so."""
+    data, folder = str(files / "data.csv"), str(tmp_path / "run")
+    options = ["--target", "site", "--drop", "note", "--steps", "100", "--out", folder]
+    result = run("fit", data, "--objective", "vae(latent=1, hidden=(8,), conditional=True, gaps=True)", *options)
+    assert result.exit_code == 0, result.stderr
+    learner = load(folder)
+    table = pd.read_csv(files / "new.csv")
+    known = learner.log_prob(table.drop(columns=["site", "note"]), y=table["site"].to_numpy())
+    told = json.loads(run("score", folder, str(files / "new.csv"), "--json").stdout)
+    assert told["likelihood"]["mean"] == pytest.approx(float(np.mean(known)), rel=1e-5)
+    other = table.assign(site=np.where(table["site"] == "a", "b", "a"))
+    other.to_csv(tmp_path / "other.csv", index=False)
+    turned = json.loads(run("score", folder, str(tmp_path / "other.csv"), "--json").stdout)
+    assert turned["likelihood"]["mean"] != told["likelihood"]["mean"]
+    filled = json.loads(run("impute", folder, str(files / "new.csv"), "--json").stdout)
+    assert filled["filled"]["height"] == int(table["height"].isna().sum())
+    table.drop(columns="site").to_csv(tmp_path / "bare.csv", index=False)
+    for command in ("score", "impute"):
+        refused(run(command, folder, str(tmp_path / "bare.csv")), "expected a column 'site'", "the class that VAE")
+    refused(run("sample", folder), "without being told their class", "learner.sample(n, y=[...])")

@@ -10,7 +10,7 @@ from scipy import stats
 from weft import Learner, Regressor
 from weft.bench import rate_distortion_picture
 from weft.measures import inference_gaps, rate_distortion
-from weft.objectives import VAE, ProbabilisticPCA
+from weft.objectives import VAE, VQVAE, DiscreteVAE, HierarchicalVAE, ProbabilisticPCA
 from weft.objectives.latent.explained import Guess
 
 NOISE = 0.7
@@ -118,6 +118,16 @@ def test_a_sweep_and_its_table_and_picture():
     assert "no model" not in rate_distortion_picture(rate_distortion([made.replica(0)], X[:50]))
 
 
+@pytest.mark.parametrize("model", [DiscreteVAE(2, hidden=(4,)), VQVAE(2, codes=4, width=2, hidden=(4,))], ids=repr)
+def test_codes_of_whole_numbers_have_a_rate_and_a_distortion(model):
+    learner = Learner(model, steps=5, random_state=0).fit(X[:100])
+    (point,) = rate_distortion([learner], X[:50]).points
+    assert point.rate.value == pytest.approx(np.asarray(learner.rate(X[:50])).mean())
+    told = learner.elbo(X[:50], draws=64) if isinstance(model, DiscreteVAE) else learner.log_prob(X[:50])
+    assert point.elbo.value == pytest.approx(np.asarray(told).mean(), abs=1e-5)
+    assert point.distortion.value == pytest.approx(-point.elbo.value - point.rate.value)
+
+
 # --- gaps ----------------------------------------------------------------------------------------------------------
 
 
@@ -177,3 +187,12 @@ def test_wrong_questions_are_refused():
     for wrong in ({"evidence": "exact"}, {"draws": 5}, {"refine": 0}):
         with pytest.raises(ValueError, match=f"expected {next(iter(wrong))} to be"):
             inference_gaps(learner, X, **wrong)
+
+
+@pytest.mark.parametrize(
+    "model", [DiscreteVAE(2, hidden=(4,)), VQVAE(2, codes=4, width=2), HierarchicalVAE((2, 1), hidden=(4,))], ids=repr
+)
+def test_guesses_that_cannot_be_searched_for_have_no_gaps(model):
+    learner = Learner(model, steps=1, random_state=0).fit(X[:100])
+    with pytest.raises(TypeError, match=f"got {type(model).__name__}, whose guess has no numbers of its own"):
+        inference_gaps(learner, X[:10])

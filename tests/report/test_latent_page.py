@@ -127,6 +127,21 @@ def test_without_data_the_codes_are_of_rows_that_the_model_drew_and_collapse_is_
     assert "What it gets wrong" not in page  # there is nothing to check it with
 
 
+def test_a_model_given_classes_shows_codes_of_one_class(tmp_path):
+    random = np.random.default_rng(9)
+    right = random.random(200) < 0.4
+    frame = pd.DataFrame(random.normal(size=(200, 3)) + 3 * right[:, None], columns=list("abc"))
+    frame.assign(side=np.where(right, "right", "left")).to_csv(tmp_path / "data.csv", index=False)
+    options = ["--objective", "vae(latent=2, hidden=(8,), conditional=True)", "--target", "side", "--steps", "100"]
+    result = run("fit", str(tmp_path / "data.csv"), *options, "--out", str(tmp_path / "run"), "-q")
+    assert result.exit_code == 0, result.stderr
+    page = render([tmp_path / "run"])
+    assert "None could be drawn" not in page
+    assert re.search(r"\d of 2 entries of the code are active", page)
+    assert re.search(r"codes of \d+ held-out rows of left", page, re.IGNORECASE)
+    assert "The mean log-likelihood of the" in page
+
+
 class Whole(Objective):
     """Codes of whole numbers, between which there are none."""
 

@@ -77,7 +77,12 @@ def inference_gaps(
     Choice("iwae", "ais").check(evidence, "evidence", "iwae")
     Whole(10).check(draws, "draws", 5000)
     Whole(1).check(refine, "refine", 300)
-    explaining(learner, "its gaps")
+    model = explaining(learner, "its gaps").objective_
+    if not getattr(model, "refines", False):
+        raise TypeError(
+            f"expected a model whose guess of a row can be searched for, such as VAE, for its gaps, got "
+            f"{type(model).__name__}, whose guess has no numbers of its own for a row"
+        )
     if evidence == "iwae":
         told = learner.log_prob(X, draws=draws, **named)
     else:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from weft.core.legal import Number, Whole
+from weft.learner.asking import Question
 from weft.learner.estimator import Learner
 from weft.objectives.latent.explained import Explained
 from weft.scores.predictions import mean_interval
@@ -128,8 +129,9 @@ def rate_distortion(
         Number(-math.inf, math.inf, "()").check(entropy, "entropy", None)
     found = []
     for model, setting in _each(learners):
-        elbo = np.asarray(explaining(model, "a rate").elbo(X, draws=draws, **named), dtype=np.float64)
-        rate = np.asarray(model.rate(X, draws=draws, **named), dtype=np.float64)
+        explaining(model, "a rate")
+        elbo = _told(model.elbo if hasattr(model, "elbo") else model.log_prob, X, draws, named)
+        rate = _told(model.rate, X, draws, named)
         if not (np.isfinite(rate).all() and np.isfinite(elbo).all()):
             raise ValueError(f"expected finite rates and bounds, got others of the model with {setting}")
         found.append((model, setting, rate, -elbo - rate))
@@ -155,6 +157,11 @@ def rate_distortion(
                 stacklevel=2,
             )
     return RateDistortion(points, None if entropy is None else float(entropy), len(found[0][2]))
+
+
+def _told(ask: Question, X: Any, draws: int, named: dict[str, Any]) -> Array:
+    """A number of each row, averaged over draws where it is not exact; the bound of certain codes is their log_prob."""
+    return np.asarray(ask(X, **({"draws": draws} if ask.takes("draws") else {}), **named), dtype=np.float64)
 
 
 def _slope(rates: Array, distortions: Array) -> Mean | None:

@@ -82,12 +82,15 @@ def test_classes_sum_to_one_in_any_order_and_given_any_class(name, order):
         assert np.abs(np.array(sums) - 1).max() < 1e-9
 
 
+PARTS = {"normal-mixture": {"parts": 2}}
+
+
 @pytest.mark.parametrize("name", ["fvbn", "nade", "made"])
 @pytest.mark.parametrize("law", ["normal", "normal-mixture", "student"])
 def test_reals_integrate_to_one(name, law):
     X = np.stack([rng.normal(size=300), rng.normal(size=300)], 1)
     X[:, 1] += np.where(X[:, 0] > 0, 2.0, -2.0)
-    objective = MODELS[name](law=law, parts=2)
+    objective = MODELS[name](law=law, **PARTS.get(law, {}))
     if law == "student":  # whose tails are outside of any box
         made = built(objective, 2)
         line = torch.linspace(-2000, 2000, 400_001, dtype=torch.float64)
@@ -104,7 +107,8 @@ def test_a_mixture_of_normals_finds_both_hills():
     X = np.stack([x, np.where(rng.random(1000) < 0.5, x - 3, x + 3) + 0.1 * rng.normal(size=1000)], 1)
     settings = {"steps": 400, "optimizer": Optimizer("adam", lr=0.02), "random_state": 0, "dtype": "float64"}
     logs = {
-        law: Learner(MADE((32,), law=law, parts=4), **settings).fit(X).score(X) for law in ("normal", "normal-mixture")
+        law: Learner(MADE((32,), law=law, **parts), **settings).fit(X).score(X)
+        for law, parts in (("normal", {}), ("normal-mixture", {"parts": 4}))
     }
     truth = -0.5 * math.log(2 * math.pi * math.e) + math.log(0.5) - 0.5 * math.log(2 * math.pi * math.e * 0.01)
     assert logs["normal-mixture"] > truth - 0.3
@@ -429,7 +433,7 @@ def table(n=300):
 def test_a_table_of_several_kinds_is_a_density_in_its_units(name):
     frame = table()
     law = "normal-mixture" if name == "made" else "auto"
-    learner = Learner(MODELS[name](law=law, parts=2), random_state=0, dtype="float64", **FAST).fit(frame)
+    learner = Learner(MODELS[name](law=law, **PARTS.get(law, {})), random_state=0, dtype="float64", **FAST).fit(frame)
     laws = [law.name for law in learner.objective_.entries.laws]
     real = "normal-mixture" if name == "made" else "normal"
     assert laws[:3] == ["categorical", real, "bernoulli"]
@@ -440,7 +444,7 @@ def test_a_table_of_several_kinds_is_a_density_in_its_units(name):
     assert 80 < one["size"].mean() < 130
     grid = np.linspace(-100, 320, 421)
     few = [pd.DataFrame({"kind": kind, "size": grid, "flag": flag}) for kind in "abc" for flag in (True, False)]
-    plain = Learner(MODELS[name](law=law, parts=2), random_state=0, dtype="float64", **FAST).fit(
+    plain = Learner(MODELS[name](law=law, **PARTS.get(law, {})), random_state=0, dtype="float64", **FAST).fit(
         frame[["kind", "size", "flag"]]
     )
     assert abs(sum(np.exp(plain.log_prob(part)).sum() for part in few) - 1) < 2e-3

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from weft import Learner, Optimizer
-from weft.core.random import key_of, keyed, uniform
 from weft.core.objective import capability
+from weft.core.random import key_of, keyed, uniform
 from weft.core.source import Field
 from weft.engine.build import build
 from weft.engine.memory import peak

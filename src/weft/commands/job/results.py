@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from weft.commands.job.rows import likelihood
 from weft.core.objective import inexact
+from weft.learner.given import beside
 from weft.scores.predictions import MEASURES, wilson
 from weft.scores.predictions import score as score_of
 from weft.tables.recipe import Recipe, Table
@@ -54,7 +55,7 @@ def result_of(recipe: Recipe, learner: Learner, table: Table) -> Json:
             result["kinds"] = kinds
         mark = learner.objective_.capabilities().get("log_prob")
         if mark is not None and mark.gives == "density" and recipe.encoding == "values":
-            densities = np.asarray(learner.log_prob(X), dtype=np.float64)
+            densities = np.asarray(learner.log_prob(X, **beside(learner, "log_prob", y)), dtype=np.float64)
             result["likelihood"] = {"part": part, **likelihood(learner, densities)}
         result["offers"] = sorted(learner.objective_.capabilities())
         return result

@@ -10,6 +10,7 @@ import numpy as np
 from weft.commands.job.plan import Job
 from weft.commands.job.trained import asked_of, ended, trained
 from weft.core.configured import shown
+from weft.learner.given import beside, given_class
 from weft.scores.predictions import MEASURES, mean_interval, r_squared_interval, wilson
 from weft.scores.predictions import score as score_of
 from weft.tables.files import Columns, read_columns
@@ -33,6 +34,11 @@ def sample(folder: Path, n: int, *, seed: int = 0) -> Json:
     mark = learner.sample.mark
     if mark.asks != "number":
         raise ValueError(f"expected a run that draws rows by their number, got {learner.objective!r}; ask it in Python")
+    if given_class(learner):
+        raise ValueError(
+            f"expected a run that draws rows without being told their class, got {learner.objective!r}; ask it in "
+            "Python, for the classes that you want: learner.sample(n, y=[...])"
+        )
     drawn = learner.sample(n, random_state=seed)
     result: Json = {"run": str(folder), "rows": n, "seed": seed, "kind": mark.kind, "finished": ended(learner)}
     if hasattr(drawn, "iloc"):
@@ -50,7 +56,8 @@ def impute(folder: Path, data: Path, *, seed: int = 0, encoding: str | None = No
     learner, job, columns = _asked(folder, data, encoding)
     asked_of(learner, "impute", "fills in what is missing")
     table = job.data.recipe.apply(columns, labelled=False)
-    filled = learner.impute(table.given(), random_state=seed)
+    told = beside(learner, "impute", _classes(learner, job, columns, data))
+    filled = learner.impute(table.given(), random_state=seed, **told)
     whole: dict[str, list[Any]] = {name: column.to_pylist() for name, column in columns.data.items()}
     counts: dict[str, int] = {}
     for name in filled.columns:
@@ -103,7 +110,8 @@ def score(folder: Path, data: Path, *, encoding: str | None = None) -> Json:
             result["environments"][name] |= _judged(target.kind, y[rows], answers[rows])
         told = True
     if "log_prob" in offered and offered["log_prob"].gives == "density" and recipe.encoding == "values":
-        densities = np.asarray(learner.log_prob(X), dtype=np.float64)
+        told = beside(learner, "log_prob", _classes(learner, job, columns, data))
+        densities = np.asarray(learner.log_prob(X, **told), dtype=np.float64)
         result["likelihood"] = likelihood(learner, densities)
         for name, rows in places.items():
             result["environments"][name]["likelihood"] = likelihood(learner, densities[rows])
@@ -115,6 +123,19 @@ def score(folder: Path, data: Path, *, encoding: str | None = None) -> Json:
             f"{learner.objective!r}, which offers {', '.join(sorted(offered))}{where}"
         )
     return result
+
+
+def _classes(learner: Learner, job: Job, columns: Columns, data: Path) -> NDArray[Any] | None:
+    """The class of each row, where the model is asked given it."""
+    target = job.data.recipe.target
+    if not given_class(learner) or target is None:
+        return None
+    if target.name not in columns.data:
+        raise ValueError(
+            f"expected a column {shown(target.name)} in {data}, the class that {learner.objective!r} is asked given, "
+            f"got {', '.join(map(shown, columns.data))}"
+        )
+    return target.write(target.read(columns))
 
 
 def likelihood(learner: Learner, densities: NDArray[np.float64]) -> Json:

@@ -185,6 +185,6 @@ def refuse_parts(laws: Laws, parts: int, default: int, whose: str) -> None:
     """Raises for `parts` other than by default where no law is a mixture, so that nothing would read them."""
     if parts != default and not any(isinstance(law, _Parts) for law in laws.laws):
         raise ValueError(
-            f"expected parts of {whose} beside a law that has some, 'normal-mixture' or 'logistic-mixture', got {parts} "
-            f"beside {', '.join(sorted({law.name for law in laws.laws}))}; leave them out"
+            f"expected parts of {whose} beside a law that has some, 'normal-mixture' or 'logistic-mixture', got "
+            f"{parts} beside {', '.join(sorted({law.name for law in laws.laws}))}; leave them out"
         )

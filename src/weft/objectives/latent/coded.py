@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.core.legal import WIDTHS, Choice, Flag, Number, Such, Whole
 from weft.core.objective import Capability, Objective, capability
-from weft.core.random import categorical, normal, place, turns
+from weft.core.random import normal, place, turns
 from weft.core.source import Batch, Field, Spec
 from weft.nets.make import NET, NetLike, make_net
 from weft.objectives.densities.autoregressive import Autoregressive
@@ -22,6 +21,7 @@ from weft.objectives.densities.outputs import MIXTURES, output_laws, refuse_part
 from weft.objectives.latent.chained import Chained, refuse_decoder
 from weft.objectives.latent.explained import Explained, Guess, log_normal
 from weft.objectives.latent.inference import INFERENCES, Amortized, PerDatum, log_scale_of, numbered
+from weft.objectives.latent.priors import Mixed, built_prior, refuse_prior
 
 __all__ = ["Coded"]
 
@@ -131,15 +131,7 @@ class Coded(Explained):
                     f"its own, got {told}; give them to the decoder: {decoder!r}"
                 )
         if isinstance(self.prior, Density):
-            part, kind, marks = self.prior, type(self.prior).__name__, self.prior.capabilities()
-            part.validate()
-            if part.solved or part.surveys or part.players or part.fields != ("x",):
-                raise ValueError(
-                    f"expected a prior of codes alone that is trained along by descent, got {kind}, which is solved, "
-                    "looks at all rows first, is a game or reads more; take MADE(), or a number of normals"
-                )
-            if "sample" not in marks or marks["log_prob"].kind != "exact":
-                raise ValueError(f"expected a prior with an exact log_prob and a sample, got {kind}; take MADE()")
+            refuse_prior(self.prior)
 
     def given_net(self, name: str) -> object:
         """A net as it was given."""
@@ -242,17 +234,9 @@ class Coded(Explained):
     def make_prior(self) -> None:
         """What of p(z) is learned."""
         if isinstance(self.prior, Density):
-            self.inner = copy.deepcopy(self.prior)
-            self.inner.build({"x": Field((self.layers[-1],), torch.get_default_dtype())})
-            laws = [] if self.inner.entries is None else self.inner.entries.laws
-            whole = [law for law in laws if not law.continuous]
-            if whole:
-                raise ValueError(
-                    f"expected a prior of real numbers, which the codes of {type(self).__name__} are, got "
-                    f"{self.prior!r}, which is of {whole[0].holds}; take law='normal' or 'normal-mixture'"
-                )
+            self.inner = built_prior(self.prior, self.layers[-1], type(self).__name__)
         elif self.prior is not None:
-            self.mixing = _Mixed(int(self.prior), self.layers[-1])
+            self.mixing = Mixed(int(self.prior), self.layers[-1])
 
     def _read_shape(self) -> tuple[int, ...]:
         """Of what the encoder sees of a row."""
@@ -460,28 +444,3 @@ class Coded(Explained):
         flat: Batch = {n: rows[n].flatten(1) for n in ("x", "observed") if n in rows}
         super().refuse_rows({**rows, **flat}, training=training)
         self._refuse_gaps(flat.get("observed"))
-
-
-class _Mixed(nn.Module):
-    """A mixture of normals over codes, whose weights, means and scales are learned."""
-
-    def __init__(self, components: int, latent: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(components))
-        self.means = nn.Parameter(torch.zeros(components, latent))
-        self.log_scales = nn.Parameter(torch.zeros(components, latent))
-
-    def reset_parameters(self) -> None:
-        """Even weights, unit scales, means apart."""
-        nn.init.zeros_(self.logits)
-        nn.init.normal_(self.means)
-        nn.init.zeros_(self.log_scales)
-
-    def log_prob(self, z: Tensor) -> Tensor:
-        each = log_normal(z.unsqueeze(-2), self.means, self.log_scales)
-        return (self.logits.log_softmax(-1) + each).logsumexp(-1)
-
-    def draw(self, n: int) -> Tensor:
-        which = categorical(self.logits.expand(n, -1), place="component")
-        noise = normal((n, self.means.shape[1]), place="z", dtype=self.means.dtype)
-        return self.means[which] + self.log_scales[which].exp() * noise

@@ -86,6 +86,7 @@ class DiscreteVAE(Coded):
     optimizer = Optimizer("adam", lr=1e-3)
     space = {"latent": Range(2, 64, log=True, whole=True)}
     chains = False
+    refines = False
     spreads = False
     legal = {
         "choices": Whole(2),

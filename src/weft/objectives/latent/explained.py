@@ -72,9 +72,13 @@ class Explained(Density):
         E log (1/K sum_k w_k) <= log p(x),
 
     which is the evidence lower bound for K = 1 and comes nearer with more of them (Burda et al., arXiv 1509.00519).
+
+    Attributes:
+        refines: whether the guess of a row has numbers of its own, which can be searched for.
     """
 
     targets = "classes"
+    refines: bool = True
 
     def log_prior(self, z: Tensor, y: Tensor | None = None) -> Tensor:
         """log p(z)."""

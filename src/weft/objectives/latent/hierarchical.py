@@ -128,6 +128,7 @@ class HierarchicalVAE(VAE):
         ((5, 4), (5, 2), (5, 3))
     """
 
+    refines = False
     space = {"beta": Range(0.1, 10, log=True)}
     legal = {
         "latent": Several("the entries of two layers or more, such as (8, 4)", Whole(1), least=2),

@@ -89,6 +89,7 @@ class VQVAE(Coded):
     sums: Tensor
     latent: int | Sequence[int]  # type: ignore[assignment]
     chains = False
+    refines = False
     spreads = False
     likelihood = False  # the loss has a commitment in it
     optimizer = Optimizer("adam", lr=1e-3)

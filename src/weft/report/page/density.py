@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.learner.given import beside
 from weft.report.page import charts
 from weft.report.page.beside import BINS, NUMBERS, histograms, plane, shares
 from weft.report.page.markup import Cell, Markup, Sections, el, num, table
@@ -39,11 +40,12 @@ def density(learner: Learner, data: Table, sections: Sections) -> dict[str, list
     rows = data.given()
     part, seen = data.measured
     if "log_prob" in offered and offered["log_prob"].gives == "density":
-        logs = np.asarray(learner.log_prob(rows), dtype=np.float64)
+        logs = np.asarray(learner.log_prob(rows, **beside(learner, "log_prob", data.y)), dtype=np.float64)
         out["Likelihood"] = _likelihood(logs[seen], part, learner.log_prob.kind)
         out["Unusual rows"] = _unusual(logs, rows, seen, part, sections)
     if "sample" in offered and offered["sample"].asks == "number":
-        drawn = learner.sample(DRAWS, random_state=0)
+        classes = None if data.y is None else np.random.default_rng(0).choice(data.y[seen], DRAWS)  # as they come
+        drawn = learner.sample(DRAWS, random_state=0, **beside(learner, "sample", classes))
         out["Samples"] = _beside(data.given(seen), drawn, part, data, sections)
     return out
 

@@ -32,17 +32,23 @@ class Codes:
         rows: as the learner takes them, two or more.
         whose: what these rows are, in words.
         sections: of the page.
+        given: the class of all rows, of a model of rows given their class.
     """
 
-    def __init__(self, learner: Learner, rows: Any, whose: str, sections: Sections) -> None:
+    def __init__(self, learner: Learner, rows: Any, whose: str, sections: Sections, given: Any = None) -> None:
         self.learner, self.whose, self.sections = learner, whose, sections
-        self.rows = rows
-        self.codes = np.asarray(learner.transform(rows), dtype=np.float64)
+        self.rows, self.given = rows, given
+        named = self.named(len(rows))
+        self.codes = np.asarray(learner.transform(rows, **named), dtype=np.float64)
         self.drawn = self.codes
         if "posterior" in learner.objective_.capabilities():
-            draws = np.asarray(learner.posterior(rows, draws=1, random_state=0), dtype=np.float64)
+            draws = np.asarray(learner.posterior(rows, draws=1, random_state=0, **named), dtype=np.float64)
             if draws.shape == (len(self.codes), 1, *self.codes.shape[1:]):
                 self.drawn = draws[:, 0]  # all together they are about the prior, which their means are not
+
+    def named(self, n: int) -> dict[str, Any]:
+        """What is told beside so many rows or codes."""
+        return {} if self.given is None else {"y": [self.given] * n}
 
     @property
     def moves(self) -> bool:
@@ -52,7 +58,7 @@ class Codes:
 
     def decoded(self, codes: Array) -> Any:
         """Rows of codes."""
-        made = self.learner.inverse_transform(codes.astype(np.float32))
+        made = self.learner.inverse_transform(codes.astype(np.float32), **self.named(len(codes)))
         return made if hasattr(made, "iloc") else np.asarray(made, dtype=np.float64)
 
     # --- sections ---------------------------------------------------------------------------------------
@@ -65,7 +71,7 @@ class Codes:
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it is said in the page
-                found = active_units(self.learner, self.rows)
+                found = active_units(self.learner, self.rows, **self.named(len(self.rows)))
             parts.append(el("p", found.conclusion, class_="warn" if found.collapsed else "lead"))
             said = (
                 f"An entry is active where its posterior mean varies by more than {found.threshold:g} over rows, here"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core import manifest
+from weft.learner.given import beside
 from weft.report.curves import Curve, curves
 from weft.report.folder import about, done, inexact, records, risk
 from weft.report.page import charts
@@ -278,10 +279,11 @@ def drawn(folder: Path, sections: Sections, *, data: bool = True) -> dict[str, l
         out |= _tried(title, lambda: {title: checks(learner, rows, sections, trained=trained, **named)})
     if {"transform", "inverse_transform"} <= offered.keys():
         one = learner.replica(0) if learner.replicas is not None else learner
+        y = None if held is None or held.y is None else held.y[seen]
         if rows is not None:
-            out |= _tried("Reconstructions", lambda: {"Reconstructions": _again(one, rows, sections)})
+            out |= _tried("Reconstructions", lambda: {"Reconstructions": _again(one, rows, y, sections)})
         if rows is not None or ("sample" in offered and offered["sample"].asks == "number"):
-            out |= _tried("Codes", lambda: _coded(one, rows, part, sections))
+            out |= _tried("Codes", lambda: _coded(one, rows, y, part, sections))
     return out
 
 
@@ -299,19 +301,27 @@ def _plain_samples(learner: Learner, rows: Array | None, sections: Sections) -> 
     return [*samples(np.asarray(answer, dtype=float), rows, sections)]
 
 
-def _again(learner: Learner, rows: Any, sections: Sections) -> list[Markup | None]:
+def _again(learner: Learner, rows: Any, y: NDArray[Any] | None, sections: Sections) -> list[Markup | None]:
     few = rows[:SAMPLES]
-    again = learner.inverse_transform(learner.transform(few))
+    named = beside(learner, "transform", None if y is None else y[:SAMPLES])
+    again = learner.inverse_transform(learner.transform(few, **named), **named)
     if hasattr(again, "iloc"):
         return [*kept_columns(few, again, sections)]
     return [*reconstructions(np.asarray(few, dtype=float), np.asarray(again, dtype=float), sections)]
 
 
-def _coded(learner: Learner, rows: Any, part: str, sections: Sections) -> dict[str, list[Markup | None]]:
-    """What codes of rows are like; of the model's own rows, where there are no others."""
-    drawn = rows is None
+def _coded(
+    learner: Learner, rows: Any, y: NDArray[Any] | None, part: str, sections: Sections
+) -> dict[str, list[Markup | None]]:
+    """What codes of rows are like; of the model's own rows, where there are no others. Given a class, of one class."""
+    drawn, given = rows is None, None
+    whose = "rows that the model drew" if drawn else f"{part} rows"
+    if rows is not None and y is not None and beside(learner, "transform", y):
+        labels, counts = np.unique(y, return_counts=True)
+        given = labels[counts.argmax()]
+        rows, whose = rows[y == given], f"{whose} of {given}"
     own = learner.sample(SAMPLES, random_state=0) if drawn else rows[:SAMPLES]
-    codes = Codes(learner, own, "rows that the model drew" if drawn else f"{part} rows", sections)
+    codes = Codes(learner, own, whose, sections, given)
     if not codes.moves:
         return {}
     ways = {
