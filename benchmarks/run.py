@@ -217,7 +217,7 @@ def main() -> int:
         "--clock",
         choices=("seconds", "processor"),
         default="seconds",
-        help="what is compared: seconds of the clock, or of the processor, where others keep the machine busy all along",
+        help="what is compared: seconds of the clock, or of the processor, where others keep the machine busy",
     )
     given = parser.parse_args()
     unknown = sorted(set(given.names) - set(NAMES))

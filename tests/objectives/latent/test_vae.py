@@ -221,6 +221,20 @@ def test_bits_sum_to_one_and_bounds_to_less():
     assert stats.chisquare(seen, 4000 * np.exp(exact) / np.exp(exact).sum()).pvalue > 1e-4
 
 
+@pytest.mark.parametrize(
+    "law", [{"law": "logistic-mixture"}, {"law": "logistic-mixture", "parts": 2}, {"law": "categorical"}]
+)
+def test_levels_sum_to_one_and_are_drawn_by_their_probabilities(law):
+    levels = np.minimum(BITS[:, :2] * 2 + (rng.random((300, 2)) < 0.3), 2.0)
+    learner = Learner(VAE(1, hidden=(8,), classes=3, **law), **SMALL, dtype="float64", random_state=0).fit(levels)
+    rows = every_row([3] * 2).astype(float)
+    share = np.exp(by_quadrature(learner, rows))
+    assert share.sum() == pytest.approx(1, abs=1e-6)
+    drawn = learner.sample(4000, random_state=0)
+    seen = np.bincount((drawn @ [3, 1]).astype(int), minlength=9)
+    assert stats.chisquare(seen, 4000 * share / share.sum()).pvalue > 1e-4
+
+
 class Peeking(VAE):
     """The mutant: its decoder sees x."""
 

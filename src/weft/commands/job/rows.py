@@ -56,8 +56,8 @@ def impute(folder: Path, data: Path, *, seed: int = 0, encoding: str | None = No
     learner, job, columns = _asked(folder, data, encoding)
     asked_of(learner, "impute", "fills in what is missing")
     table = job.data.recipe.apply(columns, labelled=False)
-    told = beside(learner, "impute", _classes(learner, job, columns, data))
-    filled = learner.impute(table.given(), random_state=seed, **told)
+    named = beside(learner, "impute", _classes(learner, job, columns, data))
+    filled = learner.impute(table.given(), random_state=seed, **named)
     whole: dict[str, list[Any]] = {name: column.to_pylist() for name, column in columns.data.items()}
     counts: dict[str, int] = {}
     for name in filled.columns:
@@ -110,8 +110,8 @@ def score(folder: Path, data: Path, *, encoding: str | None = None) -> Json:
             result["environments"][name] |= _judged(target.kind, y[rows], answers[rows])
         told = True
     if "log_prob" in offered and offered["log_prob"].gives == "density" and recipe.encoding == "values":
-        told = beside(learner, "log_prob", _classes(learner, job, columns, data))
-        densities = np.asarray(learner.log_prob(X, **told), dtype=np.float64)
+        named = beside(learner, "log_prob", _classes(learner, job, columns, data))
+        densities = np.asarray(learner.log_prob(X, **named), dtype=np.float64)
         result["likelihood"] = likelihood(learner, densities)
         for name, rows in places.items():
             result["environments"][name]["likelihood"] = likelihood(learner, densities[rows])
