@@ -196,13 +196,14 @@ def test_a_gradient_whose_shares_are_not_squared_is_caught(monkeypatch):
 # --- discrete rows -----------------------------------------------------------------------------------------
 
 
-def by_quadrature(learner, rows):
-    """log p of rows of a VAE with one entry of code, by Gauss and Hermite."""
+def by_quadrature(learner, rows, y=None):
+    """log p of rows of a VAE with one entry of code, by Gauss and Hermite; given classes y of each."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     model = learner.objective_
     z = torch.as_tensor(nodes, dtype=torch.float64).reshape(1, -1, 1).expand(len(rows), -1, -1)
     with torch.no_grad():
-        given = model.log_given(torch.as_tensor(rows, dtype=torch.float64), z)
+        told = None if y is None else torch.as_tensor(y)
+        given = model.log_given(torch.as_tensor(rows, dtype=torch.float64), z, None, told)
     logs = given + torch.as_tensor(np.log(weights / weights.sum()))
     return logs.logsumexp(-1).numpy()
 
@@ -233,6 +234,34 @@ def test_levels_sum_to_one_and_are_drawn_by_their_probabilities(law):
     drawn = learner.sample(4000, random_state=0)
     seen = np.bincount((drawn @ [3, 1]).astype(int), minlength=9)
     assert stats.chisquare(seen, 4000 * share / share.sum()).pvalue > 1e-4
+
+
+def test_given_a_class_bits_sum_to_one_and_are_drawn_by_their_probabilities():
+    y = (BITS[:, 0] > 0).astype(int)
+    learner = Learner(VAE(1, hidden=(8,), law="bernoulli", conditional=True), **SMALL, dtype="float64", random_state=0)
+    learner.fit(BITS, y)
+    rows, first = every_row([2] * 4).astype(float), []
+    for label in (0, 1):
+        share = np.exp(by_quadrature(learner, rows, [label] * 16))
+        assert share.sum() == pytest.approx(1, abs=1e-6)
+        told = learner.log_prob(rows, y=[label] * 16, draws=2000)
+        assert np.asarray(told) == pytest.approx(np.log(share), abs=0.15)
+        drawn = learner.sample(4000, y=[label] * 4000, random_state=0)
+        seen = np.bincount((drawn @ [8, 4, 2, 1]).astype(int), minlength=16)
+        rare = share < 2e-3  # too few for the test, and taken together
+        expected = np.append(share[~rare], share[rare].sum()) * 4000 / share.sum()
+        assert stats.chisquare(np.append(seen[~rare], seen[rare].sum()), expected).pvalue > 1e-4
+        first.append(drawn[:, 0].mean())
+    assert first[0] < 0.1 < 0.9 < first[1]  # the first bit is the class
+
+
+def test_expectations_are_those_of_the_model():
+    learner = Learner(linear(), steps=50, optimizer=FAST, dtype="float64", random_state=0).fit(X)
+    mean, covariance, _ = conjugate(learner.objective_)
+    found = learner.expectation(lambda rows: rows[:, 0] * rows[:, 3], 4000, random_state=0)
+    known = covariance[0, 3] + mean[0] * mean[3]
+    assert abs(found.mean - known) < 4 * found.error
+    assert found.error < 0.2 * abs(known) + 0.1
 
 
 class Peeking(VAE):
