@@ -170,6 +170,7 @@ def test_every_promise_is_held_by_a_test():
         "Kills",
         "Densities",
         "Autoregressive",
+        "Latent",
         "Ranks",
         "Replicas",
         "Draws",
