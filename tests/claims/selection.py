@@ -20,8 +20,10 @@ ROOT = Path(__file__).parents[2]
 # Those that need images or text in their quick setting.
 IMAGES = {
     "binarized_mnist",
+    "coloured_codes",
     "coloured_mnist",
     "compression",
+    "few_labels",
     "fisher_overlap",
     "fishers",
     "importance_weighted",
