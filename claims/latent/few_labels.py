@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from weft import Classifier, Learner, Optimizer
-from weft.bench.claims import Claim, Mutant, Report, altered, mean_of, usual
+from weft.bench.claims import Claim, Mutant, Report, mean_of, usual
 from weft.bench.pictures import BLUE, GREEN, ORANGE
 from weft.data import mnist
 from weft.objectives import VAE, Autoencoder, SemiSupervisedVAE
@@ -43,12 +43,21 @@ def few(y: Any, seed: int) -> Any:
     return np.concatenate([random.choice(np.flatnonzero(y == c), EACH, replace=False) for c in range(10)])
 
 
-def mixed(X: Any, y: Any, rows: Any) -> tuple[Any, Any]:
+def mixed_rows(X: Any, y: Any, rows: Any) -> tuple[Any, Any]:
     """All rows without a label but those, which are there many times: else a batch would hold one of them."""
     told = np.full(len(y), -1)
     told[rows] = y[rows]
     often = np.tile(rows, AGAIN - 1)
     return np.concatenate([X, X[often]]), np.concatenate([told, y[often]])
+
+
+def noughts(X: Any, y: Any, rows: Any) -> tuple[Any, Any]:
+    """A mutant: no row is without a label."""
+    X, told = mixed_rows(X, y, rows)
+    return X, told.clip(0)
+
+
+mixed = mixed_rows
 
 
 def way(rate: float = 3e-3, **settings: Any) -> dict[str, Any]:
@@ -80,13 +89,13 @@ class FewLabels(Claim):
         "Bounds by pilots with other seeds: 0.3, 2.4, 4, -5, then 3.6, 3, 7 and -4. The quick setting asks for less."
     )
     first_seed = 100
-    quick = {"seeds": 5, "rows": 2000, "test": 2000, "steps": 200, "m2": 0, "both": 400, "slack": 4, "more": 1}
+    quick = {"seeds": 5, "rows": 1500, "test": 1000, "steps": 400, "m2": 0, "both": 400, "slack": 6, "more": -8}
     full = {"seeds": 5, "rows": 8000, "test": 10_000, "steps": 1000, "m2": 1200, "both": 1200, "slack": 0, "more": 4}
     mutant = Mutant(
-        what="M2 whose classifier does not hear the labels",
+        what="rows without a label are learned as if they were noughts",
         misses="M1 + M2 less",
-        names={"SemiSupervisedVAE": altered(SemiSupervisedVAE, alpha=0.0)},
-        setting={"steps": 100, "both": 200},
+        names={"mixed": noughts},
+        setting={"steps": 100},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
