@@ -99,13 +99,14 @@ class ColouredCodes(Claim):
         "that on a plain autoencoder's. Without attack it may be worse by 3, with 90 % of the colours wrong better by "
         "3. A masked gradient is kept out: at ε = .5 all must be right in at most 2 %, and 100 steps from three starts "
         "may take at most 5 % more at ε = .1. Bounds by a pilot with two other seeds, which came to 36 and 58 % more "
-        "at ε = .1; with twice the rows and 600 steps it was 13. The quick setting asks for less."
+        "at ε = .1; with twice the rows and 600 steps it was 13. A first full run, with five other seeds, left one "
+        "figure not settled and failed none. The quick setting asks for less."
     )
-    first_seed = 100
+    first_seed = 200
     quick = {"seeds": 5, "images": 3600, "rows": 300, "steps": 200, "labels": (100, 600), "gain": (-5, 15), "less": 6}
     quick |= {"hard": 30}
     full = {
-        "seeds": 5,
+        "seeds": 12,
         "images": 12_000,
         "rows": 1000,
         "steps": 1000,

@@ -86,11 +86,12 @@ class FewLabels(Claim):
         "denoising and the sparse one at least 1 above it, of the bottleneck below pixels; those of a VAE are told. M1 "
         "within 8 of the net, M2 above it, M1 + M2 by at least 4. Draws of a conditional VAE of the 100 rows may make "
         "the net better by 1 and worse by 10; what draws of M2 do, which has seen all rows, is told without a bound. "
-        "Bounds by pilots with other seeds: 0.3, 2.4, 4, -5, then 3.6, 3, 7 and -4. The quick setting asks for less."
+        "Bounds by pilots with other seeds: 0.3, 2.4, 4, -5, then 3.6, 3, 7 and -4. A first full run, with "
+        "five other seeds, settled five of these eight figures and failed none. The quick setting asks for less."
     )
-    first_seed = 100
+    first_seed = 200
     quick = {"seeds": 5, "rows": 1500, "test": 1000, "steps": 400, "m2": 0, "both": 400, "slack": 6, "more": -8}
-    full = {"seeds": 5, "rows": 8000, "test": 10_000, "steps": 1000, "m2": 1200, "both": 1200, "slack": 0, "more": 4}
+    full = {"seeds": 12, "rows": 8000, "test": 10_000, "steps": 1000, "m2": 1200, "both": 1200, "slack": 0, "more": 4}
     mutant = Mutant(
         what="rows without a label are learned as if they were noughts",
         misses="M1 + M2 less",
