@@ -63,9 +63,9 @@ class TwoFutures(Claim):
         "apart) or within 1 (bars of 8 × 8 pixels, noise .05, the futures 4 apart). By squared error at most 1 % are "
         "real; of means given a drawn code at least 80 % (a continuous code has a way between the two; 50 % at the "
         "quick setting), of a mixture's draws at least 95 %; of a code under too large a noise at most 5 %. Of the "
-        "real ones half are to the left, within 15 %. The squared error of drawn predictions is at least 1.5 times that of "
-        "the mean (2 by the law). Bounds set after a pilot with other seeds. A first full run, with ten other seeds, "
-        "left one of twelve figures not settled and failed none."
+        "real ones half are to the left, within 15 %. The squared error of drawn predictions is at least 1.5 times "
+        "that of the mean (2 by the law). Bounds set after a pilot with other seeds. A first full run, with ten other "
+        "seeds, left one of twelve figures not settled and failed none."
     )
     first_seed = 200
     quick = {"seeds": 5, "rows": 1000, "steps": 300, "real": 50.0}
