@@ -1,6 +1,6 @@
 """The four nouns, the weave, keyed randomness, trees, values, the catalogue and its spelling. Read this folder first.
 
-In this order: `objective`, `strategy`, `weave`, `source`, `state`, `random`; the others when they are met.
+In this order: `objective`, `strategy`, `weave`, `source`, `state`, `random`, `world`; the others when they are met.
 """
 
 from __future__ import annotations
@@ -16,5 +16,6 @@ if TYPE_CHECKING:
     from weft.core.source import Batch, Field, Part, Source, Spec
     from weft.core.state import State
     from weft.core.strategy import Local, Move, Penalty, Strategy, Summing
+    from weft.core.world import World
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

@@ -57,15 +57,25 @@ class Part:
 class Field:
     """One row's shape and dtype; `classes` where it holds class numbers, `columns` where it was read from a table.
 
-    The columns are in the order of the row's entries and leave none out; of a plain array there are none.
+    The columns are in the order of the row's entries and leave none out; of a plain array there are none. Where every
+    entry is a class number of its own kind, `choices` says how many there are for each; `low` and `high` are the bounds
+    of each entry, infinite where it has none, of numbers that are known to keep to them (actions, above all).
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     classes: int | None = None
     columns: tuple[Part, ...] = ()
+    choices: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        size = math.prod(self.shape)
+        if any(bounds and len(bounds) != size for bounds in (self.choices, self.low, self.high)):
+            raise ValueError(f"expected choices, low and high with one number for each of {size} entries, got {self!r}")
+        if len(self.low) != len(self.high) or any(a > b for a, b in zip(self.low, self.high, strict=True)):
+            raise ValueError(f"expected low and high together, no low above its high, got {self.low} and {self.high}")
         if self.columns and (sum(part.width for part in self.columns),) != self.shape:
             raise ValueError(f"expected columns that fill a row of shape {self.shape}, got {self.columns}")
 
