@@ -18,11 +18,11 @@ class World(Protocol[Position]):
     """What sources that act play in: many episodes at once, a row each, as pure functions of tensors.
 
     A position is a tensor or a tree of them (dictionaries), with the episodes on the leading axis; it says all that
-    there is to know of an episode. Whatever is random is drawn from the keys (`weft.core.random.unit`, `gauss`, `bits`),
-    one for each row, so that an episode depends on nothing else, neither on the other rows nor on what was played
-    before. Who plays counts the steps and cuts an episode at the horizon (`truncated`); a world says only where an
-    episode ends by itself (`terminated`: nothing comes after, and nothing more is earned). What it is asked about
-    episodes that have ended does not matter, but must not fail. `weft.data.CartPole` is an example.
+    there is to know of an episode. Whatever is random is drawn from the keys (by `unit`, `gauss` and `bits` of
+    `weft.core.random`), one for each row, so that an episode depends on nothing else, neither on the other rows nor on
+    what was played before. Who plays counts the steps and cuts an episode at the horizon (`truncated`); a world says
+    only where an episode ends by itself (`terminated`: nothing comes after, and nothing more is earned). What it is
+    asked about episodes that have ended does not matter, but must not fail. `weft.data.CartPole` is an example.
 
     A world may offer more, by methods of these names:
 
