@@ -104,7 +104,7 @@ class Passes:
         self.objective.eval()
         try:
             for batch in (share(whole, 0) for whole in self.batches()):
-                examples += float(batch["weight"].sum()) if "weight" in batch else rows_of(batch)
+                examples += float(batch["weight"].sum(dtype=torch.float64)) if "weight" in batch else rows_of(batch)
                 with holding(self.objective, {**self.others, **self.params}, dict(self.buffers)):
                     learn(*self._served(batch))  # before the visit counts the calls of layers
                 visit(batch)

@@ -62,7 +62,8 @@ class Identity(Curvature):
     """The same for every parameter, 1 from each example: nothing of the task but how much of it there was."""
 
     def measure(self, local: Local, readout: Callable[..., Any]) -> tuple[Precision, float]:
-        examples = sum(float(b["weight"].sum()) if "weight" in b else rows_of(b) for b in local.batches())
+        each = (b["weight"].sum(dtype=torch.float64) if "weight" in b else rows_of(b) for b in local.batches())
+        examples = float(sum(each))
         first = next(iter(local.params.values()))
         return {"scale": first.new_tensor(examples)}, examples
 
@@ -122,7 +123,7 @@ class Kronecker(Curvature):
 
     which takes a and g as independent. The sum of two products is not one; `add` keeps the nearest, the
     combination A = x_1 A_1 + x_2 A_2, G = y_1 G_1 + y_2 G_2 of least Frobenius distance: the leading
-    singular pair of a matrix of two rows and columns, whose entries are not negative, so neither are x and y.
+    eigenvector of a matrix of two rows and columns, whose entries are not negative, so neither are x and y.
 
     References:
         Martens and Grosse, "Optimizing neural networks with Kronecker-factored approximate curvature", arXiv
@@ -161,26 +162,32 @@ class Kronecker(Curvature):
 def _nearest(before: dict[str, Tensor], after: dict[str, Tensor], decay: float) -> dict[str, Tensor]:
     """The Kronecker product nearest to decay * before + after.
 
-    With the Gram matrices P of the two A and Q of the two G, and the weights D = diag(decay, 1): x and y are
-    the leading singular vectors of P^(1/2) D Q^(1/2), mapped back.
+    With the Gram matrices P of the two A and Q of the two G, each of norm 1, and the weights d of their products, the
+    best y given x is d * (P x) / (x^T P x), and so the other way round: x is the leading eigenvector of d Q d P, whose
+    entries are not negative. No root is taken of what may be zero, as where the two G are parallel.
     """
     pairs = [torch.stack([before[kind], after[kind]]) for kind in ("inputs", "outputs")]
     size = [p.flatten(1).norm(dim=1).clamp_min(torch.finfo(p.dtype).tiny) for p in pairs]
     unit = [p / s[:, None, None] for p, s in zip(pairs, size, strict=True)]
-    weights = torch.diag(torch.stack([size[0][0] * size[1][0] * decay, size[0][1] * size[1][1]]))
-    roots = []
-    for u in unit:
-        flat = u.flatten(1)
-        values, vectors = torch.linalg.eigh(flat @ flat.T)
-        roots.append((vectors * values.clamp_min(0).sqrt()) @ vectors.T)
-    left, top, right = torch.linalg.svd(roots[0] @ weights @ roots[1])
-    x = torch.linalg.pinv(roots[0]) @ left[:, 0]
-    y = torch.linalg.pinv(roots[1]) @ right[0]
-    x, y = x.abs(), y.abs()  # of one sign, by Perron and Frobenius
-    return {
-        "inputs": torch.tensordot(x, unit[0], dims=1),
-        "outputs": top[0] * torch.tensordot(y, unit[1], dims=1),
-    }
+    gram = [u.flatten(1) @ u.flatten(1).T for u in unit]
+    weights = torch.stack([size[0][0] * size[1][0] * decay, size[0][1] * size[1][1]])
+    share = weights / weights.max().clamp_min(torch.finfo(weights.dtype).tiny)
+    x = _leading((share[:, None] * gram[1] * share) @ gram[0])
+    x = x / (x @ gram[0] @ x).sqrt()
+    y = weights * (gram[0] @ x)
+    return {"inputs": torch.tensordot(x, unit[0], dims=1), "outputs": torch.tensordot(y, unit[1], dims=1)}
+
+
+def _leading(m: Tensor) -> Tensor:
+    """The leading eigenvector of a matrix of two rows and columns without negative entries; ones where all are."""
+    (a, b), (c, d) = m.clamp_min(0)
+    half, product = (a - d) / 2, b * c
+    root = (half**2 + product).sqrt()
+    far = half.abs() + root
+    near = product / far.clamp_min(torch.finfo(m.dtype).tiny)
+    over_d, over_a = torch.where(half >= 0, far, near), torch.where(half >= 0, near, far)
+    found = torch.stack([over_d + b, over_a + c])  # (over_d, c) and (b, over_a) are eigenvectors both
+    return torch.where(found.sum() > 0, found, torch.ones_like(found))
 
 
 class LowRank(Curvature):
