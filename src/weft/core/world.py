@@ -17,8 +17,8 @@ Position = TypeVar("Position")
 class World(Protocol[Position]):
     """What sources that act play in: many episodes at once, a row each, as pure functions of tensors.
 
-    A position is a tensor or a tree of them (dictionaries), with the episodes on the leading axis; it says all that
-    there is to know of an episode. Whatever is random is drawn from the keys (by `unit`, `gauss` and `bits` of
+    A position is a tensor or a tree of them (dictionaries, tuples), with the episodes on the leading axis; it says all
+    that there is to know of an episode. Whatever is random is drawn from the keys (by `unit`, `gauss` and `bits` of
     `weft.core.random`), one for each row, so that an episode depends on nothing else, neither on the other rows nor on
     what was played before. Who plays counts the steps and cuts an episode at the horizon (`truncated`); a world says
     only where an episode ends by itself (`terminated`: nothing comes after, and nothing more is earned). What it is
@@ -27,7 +27,7 @@ class World(Protocol[Position]):
     A world may offer more, by methods of these names:
 
         legal(position) -> (n, actions)    which actions are legal, as booleans (finitely many actions)
-        render(position) -> (n, H, W, 3)   pictures for a film, whole numbers in 0..255
+        render(position) -> (n, H, W, 3)   pictures for a film, in torch.uint8
 
     Attributes:
         observation: shape and dtype of one observation.

@@ -1,4 +1,4 @@
-"""The contract, for third parties too: what every objective, strategy and source must hold to.
+"""The contract, for third parties too: what every objective, strategy, source and world must hold to.
 
 Each check raises `ContractError` with what was expected and what came; none of them needs pytest.
 """
@@ -15,5 +15,6 @@ if TYPE_CHECKING:
     from weft.testing.densities import check_density, every_row
     from weft.testing.sources import check_source
     from weft.testing.vectorization import vectorization_table
+    from weft.testing.worlds import any_action, check_world
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)
