@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.core.random import unit
 from weft.core.source import Field
+from weft.data.drawing import BROWN, DARK, GREY, YELLOW, Canvas
 
 __all__ = ["CartPole"]
 
@@ -59,3 +60,13 @@ class CartPole:
         after = state + 0.02 * torch.stack([speed, pull, spin, twist], -1)
         done = (after[:, 0].abs() > 2.4) | (after[:, 2].abs() > 12 * 2 * math.pi / 360)
         return after, after.float(), torch.ones_like(force, dtype=torch.float32), done
+
+    def render(self, state: Tensor) -> Tensor:
+        """The track, the cart and the pole."""
+        canvas = Canvas(len(state), (-2.4, 2.4, -0.5, 1.5), width=144, device=state.device)
+        x, angle = state[:, 0], state[:, 2]
+        canvas.line((-2.4, -0.2), (2.4, -0.2), 0.04, GREY)
+        canvas.box((x, -0.1), (0.25, 0.13), DARK)
+        canvas.line((x, 0.0), (x + angle.sin(), angle.cos()), 0.1, BROWN)  # as long as the pole, 2 l = 1
+        canvas.disc((x, 0.0), 0.05, YELLOW)
+        return canvas.pictures()
