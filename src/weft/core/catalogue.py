@@ -46,10 +46,10 @@ class Entry:
 def spelled(name: str) -> str:
     """The command line's spelling of a class name.
 
-    >>> spelled("ANDMask"), spelled("VREx"), spelled("L2Anchor")
-    ('and-mask', 'vrex', 'l2-anchor')
+    >>> spelled("ANDMask"), spelled("VREx"), spelled("L2Anchor"), spelled("DAgger")
+    ('and-mask', 'vrex', 'l2-anchor', 'dagger')
     """
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z].)|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z].)|(?<=[A-Z]{2})(?=[A-Z][a-z]{2})", "-", name).lower()
 
 
 def _module(room: str) -> ModuleType:

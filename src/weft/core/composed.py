@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from weft.core.configured import Configured, closest
-from weft.core.objective import RAGGED, Capability, Objective, Output
+from weft.core.objective import RAGGED, Capability, Objective, Output, Solution
 from weft.core.random import place
 
 if TYPE_CHECKING:
@@ -92,6 +92,11 @@ class Composed(Objective):
                 raise ValueError(
                     f"expected {type(self).__name__}'s {name} to be trained by descent, got {kind}, which is solved in "
                     "closed form and would know nothing of the loss around it"
+                )
+            if part.episodic:
+                raise ValueError(
+                    f"expected {type(self).__name__}'s {name} to learn from rows, got {kind}, which learns from "
+                    "episodes"
                 )
             if part.surveys:
                 raise ValueError(
@@ -186,6 +191,10 @@ class Composed(Objective):
     @property
     def on_policy(self) -> bool:  # type: ignore[override]
         return any(part.on_policy for part in self.parts().values())
+
+    @property
+    def trajectories(self) -> bool:  # type: ignore[override]
+        return any(part.trajectories for part in self.parts().values())
 
     @property
     def fields(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -290,8 +299,31 @@ class Composed(Objective):
                 found |= {prefixes[id(part)] + changed: value for changed, value in own.items()}
         return found
 
+    # --- acting: the wrapped part acts ------------------------------------------------------------------
+
     def credit(self, batch: Batch) -> Batch:
         return self.parts()[self.wraps].credit(batch) if self.wraps else {}
+
+    def witness(self, batch: Batch) -> Solution:
+        seen = self.parts()[self.wraps].witness(batch) if self.wraps else {}
+        return {f"{self.wraps}.{name}": value for name, value in seen.items()}
+
+    def start(self, count: int) -> dict[str, Tensor]:
+        part: Any = self.parts()[self.wraps]
+        memory: dict[str, Tensor] = part.start(count)
+        return memory
+
+    @property
+    def credits(self) -> bool:
+        return bool(self.wraps) and self.parts()[self.wraps].credits
+
+    @property
+    def witnesses(self) -> bool:
+        return bool(self.wraps) and self.parts()[self.wraps].witnesses
+
+    @property
+    def remembers(self) -> bool:
+        return bool(self.wraps) and self.parts()[self.wraps].remembers
 
     # --- capabilities ---------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +151,7 @@ class Capability:
         """Whether the answer is a draw, another one at each call; else what it draws is a function of the row."""
         if self.kind:
             return self.kind in DRAWN
-        return self.merge == "share" or any(name == word or name.endswith(f"_{word}") for word in _ALWAYS_DRAWN)
+        return self.merge == "share" or name.rpartition("_")[2] in _ALWAYS_DRAWN
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -269,6 +270,11 @@ class Objective(Configured, nn.Module):
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
+        trajectories: whether its rows are whole stretches of play, `(n, time, ...)`, where it acts, since its loss
+            belongs to the sequence; else they are single steps.
+        episodic: whether a row is an episode, one task with a part to learn from and a part to be judged by: then a
+            batch's `support` and `query` are batches themselves, of shape `(episodes, rows, ...)`, `fields` names what
+            a row of theirs holds, and the losses are one for each episode. Rows of weight 0 there count for nothing.
         solved: whether `solve` gives parameters and buffers, so that there is no descent.
         solves: how replicas are solved: `each` by itself, side by side; all `together` in one call, which takes and
             gives tensors with the replicas on their leading axis; or `apart`, as runs of their own, where the shapes of
@@ -304,6 +310,8 @@ class Objective(Configured, nn.Module):
     movable: bool = True
     likelihood: bool = False
     on_policy: bool = False
+    trajectories: bool = False
+    episodic: bool = False
     solved: bool = False
     solves: str = "each"
     adapts: bool = False
@@ -374,7 +382,8 @@ class Objective(Configured, nn.Module):
         """Raises for rows that it can neither learn from nor say anything about, such as those outside of a support.
 
         Asked with all rows of the data whenever a training begins to read them (of a source that draws its rows, with
-        those of a batch), with those of the validation, and with `x` and what comes along of whatever it is asked.
+        those of a batch; of episodes, with those of both parts), with those of the validation, and with `x` and what
+        comes along of whatever it is asked.
 
         Args:
             rows: fields by name, without replicas.
@@ -388,8 +397,37 @@ class Objective(Configured, nn.Module):
         return type(self).refuse_rows is not Objective.refuse_rows
 
     def credit(self, batch: Batch) -> Batch:
-        """Further fields for rows that were collected together (an advantage over the others), where it acts."""
+        """Further fields for rows that were collected together (an advantage over the others), where it acts.
+
+        The rows are as they were played, whatever they are learned from as: `(episodes or environments, time, ...)`.
+        """
         return {}
+
+    @property
+    def credits(self) -> bool:
+        """Whether it learns from rows that were played together: whoever defines `credit` says so."""
+        return type(self).credit is not Objective.credit
+
+    def witness(self, batch: Batch) -> Solution:
+        """Buffers by name that what was just played changes (running means of what is observed), where it acts.
+
+        Asked once for whatever is played to be learned from, before `credit`, with the same rows; in evaluation mode.
+        """
+        return {}
+
+    @property
+    def witnesses(self) -> bool:
+        """Whether it looks at what is played before it learns from it: whoever defines `witness` says so."""
+        return type(self).witness is not Objective.witness
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it acts by what it remembers of an episode: whoever defines `start(count)` says so.
+
+        `start` gives tensors by name, a row for each of so many episodes that begin. Then `sample_action(observation,
+        memory=...)` and `act` are given what it remembers and answer `(action, memory)`.
+        """
+        return callable(getattr(type(self), "start", None))
 
     def every(self, player: str) -> int:
         """A player moves at every so-many-th step."""
@@ -424,15 +462,10 @@ class Objective(Configured, nn.Module):
 
     def capabilities(self) -> dict[str, Capability]:
         """The methods that a Learner offers once trained."""
-        marked: dict[str, Capability] = {}
-        for cls in reversed(type(self).__mro__):
-            for name, method in vars(cls).items():
-                mark = getattr(method, "capability", None)
-                if isinstance(mark, Capability):
-                    marked[name] = mark
-                elif method is None:
-                    marked.pop(name, None)
-        return dict(sorted(marked.items()))
+        marked = _marks.get(self)
+        if marked is None:
+            marked = _marks[self] = _marked(type(self))
+        return dict(marked)
 
     def holds(self, name: str) -> str:
         """What a field holds."""
@@ -470,6 +503,22 @@ class Objective(Configured, nn.Module):
 
     def __repr__(self) -> str:
         return Configured.__repr__(self)
+
+
+_marks: WeakKeyDictionary[Objective, dict[str, Capability]] = WeakKeyDictionary()  # looked up once for each
+
+
+def _marked(own: type) -> dict[str, Capability]:
+    """The methods that a class marks or inherits, in the order of their names."""
+    marked: dict[str, Capability] = {}
+    for cls in reversed(own.__mro__):
+        for name, method in vars(cls).items():
+            mark = getattr(method, "capability", None)
+            if isinstance(mark, Capability):
+                marked[name] = mark
+            elif method is None:
+                marked.pop(name, None)
+    return dict(sorted(marked.items()))
 
 
 _HELD = ("_modules", "_parameters", "_buffers")

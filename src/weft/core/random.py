@@ -33,6 +33,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "Asked",
+    "Drawn",
     "bernoulli",
     "bits",
     "categorical",
@@ -201,13 +203,21 @@ def _current() -> keyed:
     return stack[-1]
 
 
+Make = Callable[[Tensor, Sequence[int], torch.dtype], Tensor]
+Asked = tuple[Make, tuple[int, ...], int | str, tuple[int | str, ...], bool, torch.dtype]
+"""What a forward asked for: the law, the shape, its place and those around it, whether it is shared, the dtype."""
+Drawn = dict[Asked, Tensor]
+
+
 class keyed:
     """Puts a key in force: draws inside are keyed by it, by their place and by their row.
 
     Args:
         key: a scalar key (of seed and step).
-        rows: the row numbers of the batch at hand, shape `(n,)`; without them every draw is shared.
+        rows: the row numbers of the batch at hand, shape `(n,)`, or a function that gives them once something is
+            drawn; without them every draw is shared.
         again: whether a place may draw again, and draws the same: where a forward is run twice on purpose.
+        foreseen: draws that were made before, by what was asked for; see `weft.core.foresight`.
 
     >>> with keyed(key_of(0), torch.arange(4)):
     ...     whole = normal((4, 2), place="z")
@@ -217,8 +227,17 @@ class keyed:
     True
     """
 
-    def __init__(self, key: Tensor, rows: Tensor | None = None, *, again: bool = False) -> None:
-        self.key, self.rows = key, rows
+    def __init__(
+        self,
+        key: Tensor,
+        rows: Tensor | Callable[[], Tensor] | None = None,
+        *,
+        again: bool = False,
+        foreseen: Drawn | None = None,
+    ) -> None:
+        self.key, self._rows = key, rows
+        self.foreseen: Drawn = {} if foreseen is None else foreseen
+        self.asked: list[Asked] = []
         self._drawn: set[tuple[int | str, ...]] | None = None if again or rows is None else set()
 
     def __enter__(self) -> keyed:
@@ -231,6 +250,13 @@ class keyed:
     def __exit__(self, *exc: Any) -> None:
         _frames.stack.pop()
         del _frames.places[self._depth :]  # those of a loop that was left by an error
+
+    @property
+    def rows(self) -> Tensor | None:
+        """The row numbers in force."""
+        if callable(self._rows):
+            self._rows = self._rows()
+        return self._rows
 
     def once(self, where: int | str) -> bool:
         """Raises where a place has drawn before and may not draw again; whether it may not."""
@@ -326,7 +352,7 @@ _AHEAD = 2**20  # so many numbers are drawn ahead at once, at most
 
 
 def _draw(
-    make: Callable[..., Tensor],
+    make: Make,
     shape: Sequence[int],
     where: int | str,
     rows: Tensor | None,
@@ -335,17 +361,22 @@ def _draw(
 ) -> Tensor:
     shape, frame = tuple(shape), _current()
     final = rows is not None or frame.once(where)
+    if rows is None:
+        asked: Asked = (make, shape, where, tuple(_frames.places), shared, dtype)
+        if asked in frame.foreseen:
+            return frame.foreseen[asked]
+        frame.asked.append(asked)
     turn = _frames.places[-1] if _frames.places and rows is None else None
     if not isinstance(turn, _Turn):
         key = frame.stream(shape, where, rows, shared)
         return make(key, shape[key.dim() :], dtype)
-    asked = (frame, make, shape, where, shared, dtype)
-    first, block = turn.kept.get(asked, (0, None))
+    what = (frame, make, shape, where, shared, dtype)
+    first, block = turn.kept.get(what, (0, None))
     if block is None or not first <= turn < first + len(block):
         end = min(turn.count, turn + max(1, _AHEAD // max(1, math.prod(shape))))
         key = frame.stream(shape, where, rows, shared, torch.arange(turn, end, device=frame.key.device))
         first, block = int(turn), make(key, shape[key.dim() - 1 :], dtype)
-        turn.kept[asked] = first, block
+        turn.kept[what] = first, block
     # Where a place may draw again, it gets a copy: what is done in place to the first is not done to the second.
     return block[turn - first] if final else block[turn - first].clone()
 
@@ -390,6 +421,11 @@ def bernoulli(probability: Tensor, *, place: int | str, shared: bool = False) ->
 
 def categorical(logits: Tensor, *, place: int | str, shared: bool = False) -> Tensor:
     """Class numbers drawn by the Gumbel-max trick; shape `logits.shape[:-1]`."""
-    u = uniform(logits.shape, place=place, shared=shared, dtype=_wide(logits.dtype))
-    gumbel = -torch.log(-torch.log(u.clamp_min(torch.finfo(u.dtype).tiny)))
+    gumbel = _draw(_gumbel, logits.shape, place, None, shared, _wide(logits.dtype))
     return (logits + gumbel).argmax(-1)
+
+
+def _gumbel(key: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Standard Gumbel."""
+    u = unit(key, shape, dtype)
+    return -torch.log(-torch.log(u.clamp_min(torch.finfo(u.dtype).tiny)))

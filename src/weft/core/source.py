@@ -12,16 +12,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from weft.core.trees import tree_map
+from weft.core.trees import tree_leaves, tree_map
 
 if TYPE_CHECKING:
+    from weft.core.objective import Objective
     from weft.core.state import State
 
-__all__ = ["Batch", "Field", "Part", "Source", "SourceState", "Spec", "flatten_groups", "number_rows", "rows_of"]
+__all__ = [
+    "Batch",
+    "Field",
+    "Part",
+    "Source",
+    "SourceState",
+    "Spec",
+    "flatten_groups",
+    "judged_rows",
+    "number_rows",
+    "rows_of",
+]
 
 Batch = dict[str, Any]
 """Tensors by name (`x`, `y`, `environment`, `weight`, `observation`, ...), rows on the leading axis;
-`support` and `query` are batches themselves."""
+`support` and `query` are batches themselves, with the episodes on their leading axis and rows on the next."""
 
 
 PARTS = ("number", "boolean", "category", "count", "missing")
@@ -101,6 +113,9 @@ class Source:
             kept: then no checkpoint holds it, and after a resume it is as `init` gives it.
         stacks: whether `batches` itself serves a state of several replicas.
         acts: whether the rows are drawn by the actions of the objective that learns from them.
+        adapts: whether, where it acts and gives episodes, the policy that plays a query is the one adapted to its
+            support, by `state.adapt`.
+        stale: whether, where it acts, rows may have been drawn by the objective as it was some updates ago.
         vocabulary: by field, what text became tokens by (`weft.core.vocabulary`), where it was text.
     """
 
@@ -112,6 +127,8 @@ class Source:
     resumes: str = "exact"
     stacks: bool = False
     acts: bool = False
+    adapts: bool = False
+    stale: bool = False
     vocabulary: Mapping[str, Any] = MappingProxyType({})
 
     def init(self, state: State) -> SourceState:
@@ -131,6 +148,15 @@ class Source:
 
     def report(self, state: State) -> dict[str, Tensor]:
         """Numbers that a record tells of the source, by name (of one that `stacks`, over the replicas)."""
+        return {}
+
+    def updates(self, env_steps: int, objective: Objective) -> int | None:
+        """How many updates so many steps of its worlds allow; None where it does not act, or cannot tell."""
+        return None
+
+    def judge(self, state: State) -> dict[str, Tensor]:
+        """What it tells of a trained objective beside the objective's own measures, where it is the validation: numbers
+        by name (of one that `stacks`, over the replicas), such as the return of fresh episodes."""
         return {}
 
     def extent(self, field: str) -> tuple[float, float] | None:
@@ -160,27 +186,28 @@ def rows_of(batch: Batch, axis: int = 0) -> int:
     return rows_of(value, axis) if isinstance(value, dict) else value.shape[axis]
 
 
-def _lead(batch: Batch, dims: int) -> tuple[int, ...]:
-    return tuple(next(v for v in batch.values() if isinstance(v, Tensor)).shape[:dims])
-
-
 def number_rows(batch: Batch, dims: int) -> Batch:
     """Adds row numbers (the `row` field), which key the draws and travel with every slice.
 
-    `dims` is the number of leading axes that index rows: 1, or 2 where groups are stacked.
+    `dims` is the number of leading axes that index rows: 1, or 2 where groups are stacked. Of groups that are episodes
+    the rows of each part are numbered; of rows that are, the episodes.
     """
-    if any(isinstance(value, dict) for value in batch.values()):
+    if dims == 2 and any(isinstance(value, dict) for value in batch.values()):
         return {name: number_rows(v, dims) if isinstance(v, dict) else v for name, v in batch.items()}
     if "row" in batch:
         return batch
-    shape = _lead(batch, dims)
-    device = next(iter(batch.values())).device
-    return {**batch, "row": _row_numbers(shape, device)}
+    first = next(tree_leaves(batch))
+    return {**batch, "row": _row_numbers(tuple(first.shape[:dims]), first.device)}
 
 
 @lru_cache(maxsize=16)
 def _row_numbers(shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.arange(math.prod(shape), device=device).reshape(shape)
+
+
+def judged_rows(batch: Batch) -> Batch:
+    """The rows of a numbered batch that losses are of: of groups that are episodes, those of the query part."""
+    return batch["query"] if "query" in batch and "row" not in batch else batch
 
 
 def flatten_groups(batch: Batch) -> Batch:

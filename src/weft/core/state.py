@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from weft.core.objective import Objective
-from weft.core.random import fold, key_of
-from weft.core.source import SourceState
+from weft.core.random import fold, integer, key_of
+from weft.core.source import Batch, SourceState
 from weft.core.strategy import StrategyState
 from weft.core.trees import Params, tree_map
 
-__all__ = ["State"]
+__all__ = ["State", "aside"]
 
 
 @dataclass
@@ -46,6 +46,7 @@ class State:
         tally: since the last record: the sum of each loss with its number of steps, and who was active.
         tasks: names of the tasks that were consolidated, in order.
         act: answers a capability of the objective at the current parameters; set by the engine.
+        adapting: adapts to a few examples; set by the engine.
     """
 
     objective: Objective
@@ -70,6 +71,7 @@ class State:
     tally: dict[str, Any] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
     act: Callable[..., Any] | None = None
+    adapting: Callable[[State, Batch, bool], State] | None = None
     _roots: dict[tuple[int | str, ...], Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -97,9 +99,13 @@ class State:
 
     def key(self, *places: int | str) -> Tensor:
         """The key of a place at the current step, for each replica at its own."""
+        return fold(self.root(*places), self.own(self.step) if self.clock is None else self.clock)
+
+    def root(self, *places: int | str) -> Tensor:
+        """The key of a place, whatever the step."""
         if places not in self._roots:
             self._roots[places] = fold(key_of(self.seeds), *places)
-        return fold(self._roots[places], self.own(self.step) if self.clock is None else self.clock)
+        return self._roots[places]
 
     def own(self, step: int) -> int | Tensor:
         """A step by the replicas' own clocks: a number, or one for each where some are late."""
@@ -114,6 +120,22 @@ class State:
         if self.act is None:
             raise RuntimeError("expected a state held by an engine, got one without; use Engine.init")
         return self.act(self, capability, *args, key=key, rows=rows)
+
+    def adapt(self, batch: Batch, *, grouped: bool = False) -> State:
+        """A view of it with parameters adapted to a few rows, as the strategy's inner loop adapts them in training (or
+        as the objective does), so that an adapted policy can draw its own query.
+
+        Args:
+            batch: the rows, `(n, ...)`, or `(replicas, n, ...)`.
+            grouped: whether tasks are stacked on the axis before the rows. Each is adapted to by itself, and the view
+                has them for replicas, with draws of their own: the tasks of the first replica, then of the second.
+        """
+        if self.adapting is None:
+            raise RuntimeError(
+                "expected a state held by an engine to adapt, got one without, or one that is adapted already; use "
+                "Engine.init, and adapt from the state that is trained"
+            )
+        return self.adapting(self, batch, grouped)
 
     def replica(self, k: int) -> State:
         """One replica of it, as views: what a single run with that seed holds (without optimizers)."""
@@ -140,4 +162,25 @@ class State:
             stopped={0: self.stopped[k]} if k in self.stopped else {},
             tasks=list(self.tasks),
             act=self.act,
+            adapting=self.adapting,
         )
+
+
+def aside(state: State, *places: int | str) -> State:
+    """The state at which a source draws what is not learned from: the same at any step, for all seeds and replicas.
+
+    Args:
+        state: where the run stands, or what a source sees of it.
+        places: what is drawn there, by names and numbers; no training draws at any of them.
+    """
+    seed = integer(fold(key_of(0), "aside", *places))
+    return State(
+        objective=state.objective,
+        params=state.params,
+        buffers=state.buffers,
+        seeds=torch.full_like(state.seeds, seed),
+        replicas=state.replicas,
+        source=state.source,
+        active=state.active,
+        act=state.act,
+    )

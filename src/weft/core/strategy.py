@@ -206,6 +206,11 @@ class Strategy(Configured):
                 f"it learns from tasks or episodes, one after another, and {type(objective).__name__} has something of "
                 "its own for each row of a single training"
             )
+        if objective.episodic and self.sight.grouped:
+            name = type(objective).__name__
+            if self.sight.episodic:
+                return f"it adapts by a loss of the support rows alone, and the loss of {name} needs both parts"
+            return f"it compares groups of rows, and each row of {name} is an episode, which is of no group"
         if self.own_step and objective.projects:
             return (
                 "it makes a step of its own, and would not know of the set on which parameters are put back after each "

@@ -12,7 +12,18 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["AnyTree", "Params", "Tree", "tree_add", "tree_copy_", "tree_leaves", "tree_map", "tree_same", "tree_stack"]
+__all__ = [
+    "AnyTree",
+    "Params",
+    "Tree",
+    "tree_add",
+    "tree_cat",
+    "tree_copy_",
+    "tree_leaves",
+    "tree_map",
+    "tree_same",
+    "tree_stack",
+]
 
 Params = dict[str, Tensor]
 """Tensors by name."""
@@ -37,6 +48,14 @@ def tree_stack(trees: list[AnyTree]) -> AnyTree:
     if isinstance(first, dict):
         return {name: tree_stack([tree[name] for tree in trees]) for name in first}  # type: ignore[index,return-value]
     return torch.stack(trees)  # type: ignore[arg-type,return-value]
+
+
+def tree_cat(trees: list[AnyTree]) -> AnyTree:
+    """Puts equal trees end to end, along the leading axis."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {name: tree_cat([tree[name] for tree in trees]) for name in first}  # type: ignore[index,return-value]
+    return torch.cat(trees)  # type: ignore[arg-type,return-value]
 
 
 def tree_leaves(tree: object) -> Iterator[Tensor]:

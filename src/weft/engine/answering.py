@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,22 +12,23 @@ from torch import Tensor, nn
 
 from weft.core.objective import Objective
 from weft.core.random import fold, key_of
-from weft.core.source import Batch, Source, rows_of
+from weft.core.source import Source, rows_of
 from weft.core.state import State
 from weft.core.strategy import StrategyState
 from weft.core.trees import Params, tree_map, tree_stack
 from weft.engine import verbs
+from weft.engine.adapting import judged
 from weft.engine.asking import measure, rows_to_measure
 from weft.engine.fresh import frozen_layers, in_training
 from weft.engine.gradients.loss import base_loss, carried
 from weft.engine.moves import projected
-from weft.engine.replicas import mapped
+from weft.engine.replicas import mapped, once
 from weft.engine.tasks import in_order
 
 if TYPE_CHECKING:
     from weft.engine.engine import Engine
 
-__all__ = ["answers", "measured", "renew"]
+__all__ = ["answers", "measured", "renew", "validated"]
 
 _MOST = 1024  # rows at a time when statistics are taken anew
 
@@ -57,12 +58,25 @@ def answers(engine: Engine, state: State) -> list[State]:
     return several
 
 
-def measured(
-    engine: Engine, state: State, batches: Callable[[State], Iterator[Batch]], *, grouped: bool = False
-) -> dict[str, Tensor]:
-    """The objective's measures over batches at the parameters that answer; of several, their mean."""
-    each = [measure(one, batches(one), grouped=grouped) for one in answers(engine, state)]
+def measured(engine: Engine, state: State, measures: Callable[[State], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The measures of a state, taken at the parameters that answer; of several, their mean."""
+    each = [measures(one) for one in answers(engine, state)]
     return each[0] if len(each) == 1 else tree_map(partial(torch.mean, dim=0), tree_stack(each))
+
+
+def validated(engine: Engine, state: State, source: Source, rows: int) -> dict[str, Tensor]:
+    """The measures on a validation source: of all rows, so many at a time.
+
+    Where the objective acts there, what it earns in fresh episodes; of tasks what it measures once it has adapted to
+    each.
+    """
+
+    def measures(at: State) -> dict[str, Tensor]:
+        if source.episodic:
+            return judged(engine, at, source)
+        return source.judge(at) if source.acts else measure(at, once(source, at, rows)) | source.judge(at)
+
+    return measured(engine, state, measures)
 
 
 def renew(engine: Engine, state: State, source: Source) -> None:

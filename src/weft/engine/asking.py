@@ -17,9 +17,9 @@ from weft.core.objective import Objective
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Source, flatten_groups
 from weft.core.state import State
-from weft.core.trees import Params, tree_map, tree_stack
+from weft.core.trees import Params, tree_leaves, tree_map, tree_stack
 from weft.engine.distributed import joined, total, world
-from weft.engine.holding import holding
+from weft.engine.holding import evaluating, holding
 from weft.engine.memory import rows_at_a_time
 from weft.engine.precision import lowering, raised
 from weft.engine.replicas import apart, mapped, numbered
@@ -37,7 +37,7 @@ def call(
     name: str,
     *args: object,
     key: Tensor,
-    rows: Tensor | None = None,
+    rows: Tensor | Callable[[], Tensor] | None = None,
     fields: Params | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Any:
@@ -47,30 +47,26 @@ def call(
         state: the run.
         name: the method.
         args: what it is asked about.
-        key, rows: what its draws are keyed by.
+        key, rows: what its draws are keyed by; rows may be a function, which is asked once something is drawn.
         fields: further arguments by name, with a value for each row.
         options: further arguments that are the same for all rows.
     """
     objective = state.objective
-    training = objective.training
-    objective.eval()
-    try:
-        method, held = getattr(objective, name), holding(objective, state.params, dict(state.buffers))
-        ask, what = method, (name, *sorted(fields or ()), repr(options)) if fields or options else name
-        if fields or options:
-            args = (*args, fields or {})
+    method, held = getattr(objective, name), holding(objective, state.params, dict(state.buffers))
+    ask, what = method, (name, *sorted(fields or ()), repr(options)) if fields or options else name
+    if fields or options:
+        args = (*args, fields or {})
 
-            def ask(*given: Any) -> Any:
-                return method(*given[:-1], **given[-1], **(options or {}))
+        def ask(*given: Any) -> Any:
+            return method(*given[:-1], **given[-1], **(options or {}))
 
-        # A measure may run the forward more than once, and means the same draws.
-        drawing = keyed(key, rows, again=name == "measure")
-        serves, lowered = serving(objective, ask, args, rows, what), lowering(objective, key.device)
-        with torch.no_grad(), held, drawing, serves, lowered:
-            answer = ask(*args)
-        return answer if objective.lowered is None else raised(answer)
-    finally:
-        objective.train(training)
+    # A measure may run the forward more than once, and means the same draws.
+    drawing = keyed(key, rows, again=name == "measure")
+    numbers = (lambda: drawing.rows) if callable(rows) else rows  # which are then asked for once
+    lowered = lowering(objective, key.device)
+    with evaluating(objective), torch.no_grad(), held, drawing, lowered, serving(objective, ask, args, numbers, what):
+        answer = ask(*args)
+    return answer if objective.lowered is None else raised(answer)
 
 
 def together(states: list[State], name: str) -> bool:
@@ -85,7 +81,7 @@ def call_all(
     asked: Tensor | int,
     *,
     keys: list[Tensor],
-    rows: Tensor,
+    rows: Tensor | Callable[[], Tensor],
     fields: Params,
     options: Mapping[str, object],
     apart: bool,
@@ -111,6 +107,7 @@ def call_all(
         return answer
 
     given = {"asked": asked} if isinstance(asked, Tensor) else {}
+    rows = rows() if callable(rows) else rows
     if together(states, name):
         own = 0 if apart else None
         stacked = (tree_stack([s.params for s in states]), tree_stack([s.buffers for s in states]), torch.stack(keys))
@@ -205,10 +202,16 @@ def _concluded(corpora: dict[str, Corpus], gathered: dict[str, Any], state: Stat
 
 def rows_to_measure(state: State, source: Source, memory: int) -> int:
     """How many rows of a source are measured at a time, for all replicas at once; of one without an end, its batch."""
-    if source.size is None:
+    if source.size is None and not state.objective.episodic:
         return _MOST
+
+    def few(run: State) -> Batch:
+        return next(iter(source.once(apart(run), 16)))
+
     kind = tuple((name, field.shape, str(field.dtype)) for name, field in source.spec.items())
-    return fitting_measure(state, kind, lambda run: next(iter(source.once(apart(run), 16))), source.size, memory)
+    if state.objective.episodic:  # how many rows an episode has is not in the spec
+        kind += tuple(("", tuple(t.shape[1:]), str(t.dtype)) for t in tree_leaves(few(state.replica(0))))
+    return fitting_measure(state, kind, few, _MOST if source.size is None else source.size, memory)
 
 
 def fitting_measure(state: State, kind: Hashable, few: Callable[[State], Batch], have: int, memory: int) -> int:

@@ -29,7 +29,7 @@ from weft.engine.rating import Plateau, factor_of, prepare, rate_of, scaled, set
 from weft.engine.refusals import refuse_groups, refuse_mixing, refuse_strategy
 from weft.engine.replicas import batches, broadcast, fresh, going, mapped, numbered, once
 from weft.engine.schedule import Schedule, as_schedule
-from weft.engine.tasks import adapted, consolidated
+from weft.engine.tasks import adapted, adapting, consolidated
 from weft.engine.vectorize import Mapper
 
 __all__ = ["Diverged", "Engine", "loss_name"]
@@ -150,7 +150,6 @@ class Engine:
             seeds=torch.tensor(seeds if self.replicas else seeds[0], dtype=torch.int64, device=device),
             replicas=self.replicas,
             active=torch.ones(len(seeds) if self.replicas else (), dtype=torch.bool, device=device),
-            act=self.call,
         )
         for player in self.players:
             states = [verbs.init(self.strategy, {n: p[n] for n in self.names[player]}) for p, _ in starts]
@@ -164,7 +163,7 @@ class Engine:
 
     def prepare(self, state: State) -> None:
         """Fresh optimizers and schedules over the state's parameters, where they are descended."""
-        state.act = self.call
+        state.act, state.adapting = self.call, partial(adapting, self)
         lay_out(state)
         for player in () if self.objective.solved else self.players:
             params = {n: state.params[n] for n in self.names[player]}

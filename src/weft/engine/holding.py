@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-__all__ = ["holding"]
+__all__ = ["evaluating", "holding"]
 
 Home = dict[str, Any]
 """A layer's own parameters or buffers, by name: where tensors are exchanged."""
@@ -34,6 +34,45 @@ def _slots(module: nn.Module) -> Slots:
                         if not any(h is home and o == own for h, o in places):
                             places.append((home, own))
     return slots
+
+
+_layers: WeakKeyDictionary[nn.Module, tuple[nn.Module, ...]] = WeakKeyDictionary()
+
+
+class evaluating:
+    """Within it a module is in evaluation mode; after it every layer is in the mode in which it was.
+
+    The layers are looked up once; where one has a `train` of its own, that is asked, and it is put back by `train`.
+
+    >>> layer = nn.Sequential(nn.Dropout())
+    >>> with evaluating(layer):
+    ...     layer.training, layer[0].training
+    (False, False)
+    >>> layer.training, layer[0].training
+    (True, True)
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, found = module, _layers.get(module)
+        if found is None:
+            every = tuple(module.modules())
+            plain = all(type(layer).train is nn.Module.train and type(layer).eval is nn.Module.eval for layer in every)
+            found = _layers[module] = every if plain else ()
+        self.layers = found
+
+    def __enter__(self) -> None:
+        self.training = self.module.training
+        self.before = [layer for layer in self.layers if layer.training]
+        for layer in self.before:
+            layer.__dict__["training"] = False
+        if not self.layers:
+            self.module.eval()
+
+    def __exit__(self, *exc: object) -> None:
+        for layer in self.before:
+            layer.__dict__["training"] = True
+        if not self.layers:
+            self.module.train(self.training)
 
 
 class holding:

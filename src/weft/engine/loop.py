@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.core.trees import tree_map
-from weft.engine.answering import measured, renew
+from weft.engine.answering import renew, validated
 from weft.engine.asking import rows_to_measure
 from weft.engine.capture import stepper
 from weft.engine.distributed import anywhere
@@ -218,7 +217,7 @@ def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Bat
         renew(engine, state, source)
         looking = fresh(plan.validation, state)
         rows = rows_to_measure(looking, plan.validation, plan.memory)
-        measures = measured(engine, looking, partial(engine.once, plan.validation, rows=rows))
+        measures = validated(engine, looking, plan.validation, rows)
         values.update({f"valid_{name}": v for name, v in measures.items()})
         values |= plan.judged(engine, state, values)
     values |= {name: rate for name, rate in rates.items() if name not in values}

@@ -12,7 +12,7 @@ from weft.core.configured import closest
 from weft.core.legal import told
 from weft.core.objective import Objective
 from weft.core.random import keyed
-from weft.core.source import Batch
+from weft.core.source import Batch, judged_rows
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
 from weft.engine import verbs
@@ -121,7 +121,7 @@ def updated(
         strategy, state: whose `update` is asked, part by part.
         data_rows: rows in the data, where it has an end.
     """
-    seen = batch.get("query", batch)
+    seen = judged_rows(batch)
     rows = (seen["weight"] > 0).sum() if "weight" in seen else seen["row"].numel()
     move = Move(step, at.params, lr, rows, data_rows, own_loss(route, at, batch, strategy))
     with keyed(key):

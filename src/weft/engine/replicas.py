@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from weft.core.source import Batch, Source, SourceState, number_rows
+from weft.core.source import Batch, Source, SourceState, flatten_groups, number_rows
 from weft.core.state import State
 from weft.core.strategy import StrategyState
-from weft.core.trees import Params, tree_leaves, tree_map, tree_same, tree_stack
+from weft.core.trees import Params, tree_cat, tree_leaves, tree_map, tree_same, tree_stack
 from weft.engine.vectorize import vectorized
 
 __all__ = [
@@ -129,23 +129,28 @@ def surveyed(source: Source, state: State) -> None:
 
 def admitted(source: Source, state: State, *, training: bool) -> None:
     """Lets the objective refuse the rows of a source before it learns from them, or is measured on them."""
-    if not state.objective.refuses:
-        return
+    if not state.objective.refuses or (source.acts and state.objective.fields[0] not in source.spec):
+        return  # what has learned from labels is played: its rows come of what it does
     run = state.replica(0)
     parts = list(source.once(fresh(source, run), 2**20))
-    rows = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    rows = parts[0] if len(parts) == 1 else tree_cat(parts)
+    if state.objective.episodic:
+        inside = [flatten_groups(rows[part]) for part in ("support", "query")]
+        rows = tree_cat([{name: part[name] for name in source.spec} for part in inside])
     state.objective.refuse_rows(rows, training=training)
 
 
 def fresh(source: Source, state: State) -> State:
     """The state as a source sees it that is read for the first time, and leaves no trace: a probe, a validation."""
     tree = begun(source, state)
-    return replace(state, source=tree) if tree or state.source else state
+    return replace(state, source=tree, buffers=dict(state.buffers)) if tree or state.source else state
 
 
 def apart(state: State) -> State:
     """The state with a copy of what its source keeps, which can be read on without a trace."""
-    return replace(state, source=tree_map(torch.clone, state.source)) if state.source else state
+    if not state.source:
+        return state
+    return replace(state, source=tree_map(torch.clone, state.source), buffers=dict(state.buffers))
 
 
 def reported(source: Source, state: State, taken: Collection[str]) -> Params:

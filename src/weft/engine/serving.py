@@ -9,7 +9,7 @@ weights) is shared by all rows. Where the axis holds several positions of each r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from weft.core.random import key_of, keyed
 from weft.engine.ambient import Axes, ambient
+from weft.engine.vectorize import vectorizing
 
 __all__ = ["learn", "serving"]
 
@@ -29,14 +30,56 @@ _without_draws: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 _known: WeakKeyDictionary[nn.Module, dict[Hashable, Axes]] = WeakKeyDictionary()
 
 
-@contextmanager
 def serving(
-    module: nn.Module, ask: Callable[..., object], args: Sequence[object], rows: Tensor | None, what: Hashable
-) -> Iterator[None]:
+    module: nn.Module,
+    ask: Callable[..., object],
+    args: Sequence[object],
+    rows: Tensor | Callable[[], Tensor | None] | None,
+    what: Hashable,
+) -> AbstractContextManager[object]:
     """Serves the draws of `ask(*args)`, which runs a module; arguments as for `learn`."""
-    if not learn(module, ask, args, rows, what):
-        yield
-    elif rows is None:
+    if not _draws(module):
+        return nullcontext()
+    known = _known.get(module)
+    plain = not module.training and not vectorizing() and not torch.cuda.is_initialized()
+    if plain and rows is not None and known and known.get((what, False)) == {}:
+        return Unmoved()
+    return _serving(module, ask, args, rows, what)
+
+
+class Unmoved:
+    """Raises where PyTorch's generator (the CPU's) moves within it: what drew nothing when it was looked at is to draw
+    nothing. That costs less than to look at every call.
+
+    >>> with Unmoved():
+    ...     torch.rand(2)
+    Traceback (most recent call last):
+        ...
+    ValueError: expected a forward that draws as often for every batch, got a draw more; ...
+    """
+
+    def __enter__(self) -> None:
+        self.before = torch.get_rng_state()
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None and not torch.equal(self.before, torch.get_rng_state()):
+            raise ValueError(
+                "expected a forward that draws as often for every batch, got a draw more; draw always and choose by "
+                "torch.where, or draw by weft.core.random"
+            )
+
+
+@contextmanager
+def _serving(
+    module: nn.Module,
+    ask: Callable[..., object],
+    args: Sequence[object],
+    rows: Tensor | Callable[[], Tensor | None] | None,
+    what: Hashable,
+) -> Iterator[None]:
+    rows = rows() if callable(rows) else rows
+    learn(module, ask, args, rows, what)
+    if rows is None:
         with ambient():
             yield
     else:
@@ -58,14 +101,20 @@ def learn(
         rows: row numbers, or None where every draw is shared.
         what: which of the module's answers it is.
     """
-    if module not in _without_draws:
-        _without_draws[module] = not any(_may_draw(layer) for layer in module.modules())
-    if _without_draws[module]:
+    if not _draws(module):
         return False
     known = _known.setdefault(module, {})
     if rows is not None and (what, module.training) not in known:
         known[what, module.training] = _axes_of(ask, args, rows)
     return True
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether a module may draw; looked up once."""
+    without = _without_draws.get(module)
+    if without is None:
+        without = _without_draws[module] = not any(_may_draw(layer) for layer in module.modules())
+    return not without
 
 
 def _axes_of(ask: Callable[..., object], args: Sequence[object], rows: Tensor) -> Axes:

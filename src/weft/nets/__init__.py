@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from weft.nets.make import make_net
     from weft.nets.mlp import MLP, Linear
     from weft.nets.recurrent import Recurrent
+    from weft.nets.running import Running, RunningReturn
+    from weft.nets.slow import SlowCopy
     from weft.nets.wavenet import DilatedConvolutions
 
 __getattr__, __dir__, __all__ = flat(__name__, __file__)

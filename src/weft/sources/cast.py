@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from weft.core.objective import Objective
 from weft.core.source import Batch, Source, SourceState
 from weft.core.state import State
 from weft.core.trees import tree_map
@@ -33,7 +34,8 @@ class Cast(Source):
         self.source, self.dtype = source, dtype
         self.grouped, self.episodic = source.grouped, source.episodic
         self.epoch, self.size, self.vocabulary = source.epoch, source.size, source.vocabulary
-        self.resumes, self.stacks, self.acts = source.resumes, source.stacks, source.acts
+        self.resumes, self.stacks = source.resumes, source.stacks
+        self.acts, self.adapts, self.stale = source.acts, source.adapts, source.stale
         self.spec = {
             name: replace(field, dtype=dtype) if field.dtype.is_floating_point else field
             for name, field in source.spec.items()
@@ -49,6 +51,14 @@ class Cast(Source):
     def report(self, state: State) -> dict[str, Tensor]:
         """The other source's numbers."""
         return self.source.report(state)
+
+    def judge(self, state: State) -> dict[str, Tensor]:
+        """The other source's."""
+        return self.source.judge(state)
+
+    def updates(self, env_steps: int, objective: Objective) -> int | None:
+        """The other source's."""
+        return self.source.updates(env_steps, objective)
 
     def batches(self, state: State) -> Iterator[Batch]:
         """The other source's batches."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.core.legal import Legal, Such, check
+from weft.core.objective import Objective
 from weft.core.random import fold, key_of, keyed
 from weft.core.source import Batch, Field, Source, SourceState, Spec, number_rows, rows_of
 from weft.core.state import State
@@ -89,7 +90,8 @@ class Mapped(Source):
         self.source, self.function = source, function
         self.grouped, self.episodic = source.grouped, source.episodic
         self.epoch, self.size, self.vocabulary = source.epoch, source.size, source.vocabulary
-        self.resumes, self.stacks, self.acts = source.resumes, source.stacks, source.acts
+        self.resumes, self.stacks = source.resumes, source.stacks
+        self.acts, self.adapts, self.stale = source.acts, source.adapts, source.stale
         self.spec = source.spec if spec is None else spec
         self.changes = spec is not None or (isinstance(function, batchwise) and function.changes)
         self.field = next(iter(source.spec))
@@ -107,6 +109,14 @@ class Mapped(Source):
     def report(self, state: State) -> dict[str, Tensor]:
         """The other source's numbers."""
         return self.source.report(state)
+
+    def judge(self, state: State) -> dict[str, Tensor]:
+        """The other source's."""
+        return self.source.judge(state)
+
+    def updates(self, env_steps: int, objective: Objective) -> int | None:
+        """The other source's."""
+        return self.source.updates(env_steps, objective)
 
     def contents(self) -> Batch:
         """What the other source's rows come from, and the function's name."""

@@ -26,11 +26,12 @@ from weft.engine.build import build, initialize
 from weft.engine.engine import Engine
 from weft.engine.gradients.loss import base_loss
 from weft.engine.loop import History, Plan, begin, train
-from weft.engine.replicas import fresh
+from weft.engine.replicas import called, fresh
 from weft.engine.solving import solving
 from weft.learner.runs import vectorizes
 from weft.sources import Arrays, Episodes
 from weft.sources.cast import Cast
+from weft.sources.rowed import Rowed
 from weft.strategies import ERM
 from weft.testing.classes import TRAITS, declared
 from weft.testing.traits import lies
@@ -165,7 +166,7 @@ def check_objective(objective: Objective, source: Source) -> None:
 
     Args:
         objective: as a user would pass it to a Learner.
-        source: data that it can learn from, ungrouped.
+        source: data that it can learn from, ungrouped; episodes, where it reads those.
 
     Example:
         >>> import torch
@@ -174,7 +175,7 @@ def check_objective(objective: Objective, source: Source) -> None:
         >>> check_objective(Regression(hidden=(8,)), Arrays(torch.randn(20, 3), torch.randn(20), batch_size=6))
     """
     _params_survive(objective)
-    source = Cast(source, torch.float64)
+    source = Cast(_read_by(objective, source), torch.float64)
     built = build(objective, source.spec, 0, torch.float64)
     params, buffers = initialize(built, 0, "reset")
     engine = _engine(built, ERM(), source)
@@ -213,7 +214,8 @@ def check_objective(objective: Objective, source: Source) -> None:
             )
     for lie in lies(built, params, buffers, batch, source.acts):
         raise ContractError(lie)
-    measures = engine.call(state, "measure", batch, key=key_of(0), rows=batch["row"])
+    told = source.judge(fresh(source, state)) if source.acts else {}
+    measures = {**engine.call(state, "measure", batch, key=key_of(0), rows=batch["row"]), **told}
     name, direction = built.progress
     _expect(name in measures, f"expected the progress measure {name!r} among measure()'s {sorted(measures)}")
     _expect(direction in ("min", "max"), f"expected progress to say 'min' or 'max', got {direction!r}")
@@ -251,7 +253,7 @@ def check_strategy(strategy: Strategy, objective: Objective | None = None, sourc
     objective = objective if objective is not None else Classification(hidden=(8,))
     reason = check_refusal(strategy, objective)
     _expect(reason is None, f"expected a strategy that trains {type(objective).__name__}, got a refusal: {reason}")
-    source = Cast(source if source is not None else _material(strategy), torch.float64)
+    source = Cast(_read_by(objective, source if source is not None else _material(strategy)), torch.float64)
     grouped = strategy.sight.grouped
     _expect(source.grouped or not grouped, "expected a grouped source for a strategy that works on groups")
 
@@ -366,7 +368,7 @@ class _Leaving(Strategy):
 
 def _keeps_what_is_left(strategy: Strategy, objective: Objective) -> None:
     """Checks that a wrapper passes on what a strategy before it has left in the output."""
-    if not strategy.does("wrap") or strategy.sees not in ("rows", "all groups"):
+    if objective.episodic or not strategy.does("wrap") or strategy.sees not in ("rows", "all groups"):
         return
     both = weave(_Leaving(), strategy)
     try:
@@ -375,6 +377,14 @@ def _keeps_what_is_left(strategy: Strategy, objective: Objective) -> None:
         if "Output.left" in str(error):
             raise ContractError(f"{strategy!r}: {error}") from error
         raise
+
+
+def _read_by(objective: Objective, source: Source) -> Source:
+    """A source as the objective reads it."""
+    if not objective.episodic:
+        return source
+    _expect(source.episodic, f"expected a source of episodes for {type(objective).__name__}, got {called(source)}")
+    return Rowed(source)
 
 
 class _Queries(Source):

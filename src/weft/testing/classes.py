@@ -14,6 +14,7 @@ TRAITS = (
     "movable",
     "likelihood",
     "on_policy",
+    "episodic",
     "solved",
     "adapts",
     "provides",
@@ -32,7 +33,7 @@ class TraitClass(NamedTuple):
 
     Attributes:
         game: whether it has players.
-        decomposable, movable, likelihood, on_policy, solved, adapts, provides: as declared.
+        decomposable, movable, likelihood, on_policy, episodic, solved, adapts, provides: as declared.
         projects: whether parameters are put back on a set after a step.
         usual: whether what it predicts is of classes or normal, which strategies ask that draw or temper it.
         inputs: whether it reads x.
@@ -48,6 +49,7 @@ class TraitClass(NamedTuple):
     movable: bool
     likelihood: bool
     on_policy: bool
+    episodic: bool
     solved: bool
     adapts: bool
     provides: frozenset[str]
@@ -76,6 +78,7 @@ def trait_class(objective: Objective) -> TraitClass:
         movable=objective.movable,
         likelihood=objective.likelihood,
         on_policy=objective.on_policy,
+        episodic=objective.episodic,
         solved=objective.solved,
         adapts=objective.adapts,
         provides=frozenset(objective.provides),

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from weft.core.objective import Objective
+from weft.core.optimizer import Optimizer
 from weft.core.source import Batch, Source, SourceState, rows_of
 from weft.core.state import State
-from weft.core.trees import tree_leaves, tree_stack
+from weft.core.trees import tree_leaves, tree_map
+from weft.engine.build import build
+from weft.engine.engine import Engine
 from weft.engine.replicas import batches, begun, fresh, once, reported
+from weft.strategies.erm import ERM
 from weft.testing.checks import _close, _expect
+from weft.testing.players import Player
 
 __all__ = ["check_source"]
 
 
-def check_source(source: Source, *, steps: int = 3) -> None:
+def check_source(source: Source, *, steps: int = 3, objective: Objective | None = None) -> None:
     """Checks that batches fit the spec, depend on seed, step and `state.source` only, and go on after a stop.
 
     What it keeps elsewhere (in itself, in its iterator) shows: as another batch after a stop, after a probe, or beside
     another replica.
 
     Args:
-        source: the source; one that asks the state for actions is checked through its own tests.
+        source: the source.
         steps: how many batches to look at.
+        objective: who acts, where it asks for actions; default: `weft.testing.Player`.
 
     Example:
         >>> import torch
@@ -32,22 +41,27 @@ def check_source(source: Source, *, steps: int = 3) -> None:
         >>> check_source(Arrays(torch.randn(20, 3), batch_size=6))
     """
     _expect(source.resumes in ("exact", "restart"), f"expected resumes 'exact' or 'restart', got {source.resumes!r}")
-    whole, kept = _read(source, 0, steps)
+    clock = _acting(source, Player() if objective is None else objective) if source.acts else _clock
+    whole, kept = _read(source, clock(torch.tensor(0), 0), steps)
     _expect(len(whole) == steps, f"expected batches without end, got {len(whole)} of {steps}")
     for batch in whole:
-        for part in [batch["support"], batch["query"]] if source.episodic else [batch]:
-            _fits(source, part)
-    _close(_numbered(whole), _numbered(_read(source, 0, steps).batches), "the same seed twice", 0.0)
-    probed = _read(source, 0, steps, probed=True).batches
+        episodes = source.episodic or "support" in batch
+        for part in [batch["support"], batch["query"]] if episodes else [batch]:
+            _fits(source, part, 2 if source.grouped or episodes else 1)
+    zero = torch.tensor(0)
+    _close(_numbered(whole), _numbered(_read(source, clock(zero, 0), steps).batches), "the same seed twice", 0.0)
+    probed = _read(source, clock(zero, 0), steps, probed=True).batches
     _close(_numbered(whole), _numbered(probed), "batches with a probe before each (is state kept in the source?)", 0.0)
     for step in range(steps) if source.resumes == "exact" else ():
-        later = _read(source, 0, 1, step=step, kept=kept[step]).batches
+        later = _read(source, clock(zero, step), 1, kept=kept[step]).batches
         _close(whole[step], later[0], f"the batch at step {step} after a resume (is all kept in state.source?)", 0.0)
-    single = [whole, _read(source, 1, steps).batches]
-    stacked = _read(source, torch.tensor([0, 1]), steps).batches
+    single = [whole, _read(source, clock(torch.tensor(1), 0), steps).batches]
+    stacked = _read(source, clock(torch.tensor([0, 1]), 0), steps).batches
     for step in range(steps):
-        beside = tree_stack([one[step] for one in single])
-        _close(stacked[step], beside, f"the batch at step {step} of two replicas against single runs", 0.0)
+        what = f"the batch at step {step} of two replicas against single runs"
+        for k, one in enumerate(single):
+            own = tree_map(lambda t: t[k], stacked[step])  # noqa: B023
+            _close(_real(own, source), _real(one[step], source), what, 0.0)
     if rows_of(whole[0]) > 1 and (source.epoch is None or source.epoch > 1):
         pairs = zip(tree_leaves(whole[0]), tree_leaves(single[1][0]), strict=True)
         same = all(torch.equal(a, b) for a, b in pairs)
@@ -61,17 +75,8 @@ class _Read(NamedTuple):
     kept: list[SourceState]
 
 
-def _read(
-    source: Source,
-    seed: int | torch.Tensor,
-    count: int,
-    *,
-    step: int = 0,
-    kept: SourceState | None = None,
-    probed: bool = False,
-) -> _Read:
+def _read(source: Source, state: State, count: int, *, kept: SourceState | None = None, probed: bool = False) -> _Read:
     """So many batches from a step on, as a training reads them; `probed`, with others read in between."""
-    state = _clock(torch.as_tensor(seed), step)
     state.source = begun(source, state) if kept is None else copy.deepcopy(kept)
     stream, read = batches(source, state), _Read([], [])
     for _ in range(count):
@@ -102,13 +107,33 @@ def _clock(seeds: torch.Tensor, step: int) -> State:
     )
 
 
+def _real(batch: Batch, source: Source) -> Batch:
+    """The rows that count, where acting gives some that do not: so many as the longest episode has steps left over."""
+    if not source.acts or "weight" not in batch:
+        return batch
+    return {name: values[batch["weight"] > 0] for name, values in batch.items()}
+
+
+def _acting(source: Source, objective: Objective) -> Callable[[Tensor, int], State]:
+    """The same, with an objective that acts."""
+
+    def clock(seeds: Tensor, step: int) -> State:
+        replicas = len(seeds) if seeds.dim() else None
+        built = build(copy.deepcopy(objective), source.spec, 0, torch.float32)
+        engine = Engine(built, ERM(), {"": Optimizer("sgd", lr=0.1)}, grouped=source.grouped, replicas=replicas)
+        state = engine.init(seeds.reshape(-1).tolist(), torch.device("cpu"))
+        state.step, state.planned = step, 100
+        return state
+
+    return clock
+
+
 def _numbered(read: list[Batch]) -> dict[int, Batch]:
     return dict(enumerate(read))
 
 
-def _fits(source: Source, part: Batch) -> None:
-    """A batch, or a part of an episode, is as the spec says."""
-    dims = 2 if source.grouped else 1
+def _fits(source: Source, part: Batch, dims: int) -> None:
+    """A batch, or a part of episodes, with rows on so many leading axes, is as the spec says."""
     shapes = {name: tuple(t.shape) for name, t in part.items()}
     lead = {shape[:dims] for shape in shapes.values()}
     _expect(len(lead) == 1, f"expected one number of rows in every field, got {shapes}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -25,10 +27,10 @@ from weft.core.objective import (
     wrong_marks,
 )
 from weft.core.random import key_of
-from weft.core.source import Batch
+from weft.core.source import Batch, number_rows, rows_of
 from weft.core.state import State
 from weft.core.strategy import Loss
-from weft.core.trees import Params
+from weft.core.trees import Params, tree_map
 from weft.engine.asking import call
 from weft.engine.gradients.loss import base_loss, carried
 from weft.engine.moves import projected
@@ -56,7 +58,7 @@ def lies(
     losses = {player: base_loss(objective, {}, buffers, key_of(0), player) for player in players}
     outputs = {player: loss(params, batch) for player, loss in losses.items()}
     yield from _provided(objective, outputs)
-    if "" in outputs and objective.likelihood and "distribution" in objective.provides:
+    if not objective.episodic and "" in outputs and objective.likelihood and "distribution" in objective.provides:
         moved = {name: 1.1 * p + 0.01 for name, p in params.items()}
         yield from _likely([_gap(objective, one, batch) for one in (outputs[""], losses[""](moved, batch))])
     if objective.solved and type(objective).solve is Objective.solve:
@@ -75,6 +77,7 @@ def lies(
     if acts is False and objective.on_policy:
         yield "expected a source that acts, as on_policy = True says, got one whose rows are given"
     yield from _weighs(losses, params, batch, outputs)
+    yield from _unweighted(losses, params, batch, outputs) if objective.episodic else ()
     yield from _blind(objective, losses, params, batch, outputs)
     yield from _put_back(objective, params)
     yield from _carries(objective, params, buffers, batch)
@@ -224,10 +227,18 @@ def _read(objective: Objective, params: Params, buffers: Params, batch: Batch) -
             for player in objective.players or ("",)
         }
         state = State(objective, params, dict(buffers), torch.tensor(0))
-        return {
-            **found,
-            **{f"{n} measured": v for n, v in call(state, "measure", rows, key=key_of(0), rows=rows["row"]).items()},
-        }
+        measured = call(state, "measure", rows, key=key_of(0), rows=rows["row"])
+        seen = {"measured": measured, "credited": played("credit", rows), "witnessed": played("witness", rows)}
+        return {**found, **{f"{n} {how}": v for how, each in seen.items() for n, v in each.items()}}
+
+    def played(name: str, rows: Batch) -> Batch:
+        """What it says of the rows as they were played."""
+        if not (objective.credits if name == "credit" else objective.witnesses):
+            return {}
+        state = State(objective, params, dict(buffers), torch.tensor(0))
+        stretches = rows if objective.trajectories else {n: value.unsqueeze(1) for n, value in rows.items()}
+        answer: Batch = call(state, name, stretches, key=key_of(0))
+        return answer
 
     def same(rows: Batch) -> bool:
         try:
@@ -237,13 +248,39 @@ def _read(objective: Objective, params: Params, buffers: Params, batch: Batch) -
         return other.keys() == whole.keys() and all(torch.equal(other[n], value) for n, value in whole.items())
 
     whole = told(batch)
-    declared = {*objective.fields, *objective.companions, *_ENGINE, *objective.credit(batch)}
-    for name in batch.keys() - declared:
-        if not same({n: value for n, value in batch.items() if n != name}):
+    declared = {*objective.fields, *objective.companions, *_ENGINE, *played("credit", batch)}
+    present = {*batch["support"], *batch["query"]} if objective.episodic else {*batch}
+    for name in present - declared:
+        if not same(_without(batch, name)):
             yield f"expected fields to name {name!r}, which is read of the batch, got {objective.fields}"
     for name in objective.fields:
-        if name in batch and same({n: value for n, value in batch.items() if n != name}):
+        if _without(batch, name) is not batch and same(_without(batch, name)):
             yield f"expected {name!r} to be read of the batch, as fields says, got losses and measures without it"
+
+
+def _without(batch: Batch, name: str) -> Batch:
+    """The batch without a field, in either part of its episodes; the same where nothing has it."""
+    parts = {part: _without(rows, name) if isinstance(rows, dict) else rows for part, rows in batch.items()}
+    gone = {part: rows for part, rows in parts.items() if part != name}
+    return batch if len(gone) == len(batch) and all(gone[part] is batch[part] for part in batch) else gone
+
+
+def _unweighted(losses: dict[str, Loss], params: Params, batch: Batch, outputs: dict[str, Output]) -> Iterator[str]:
+    """Rows of weight 0 in a part of an episode move no loss: what fills a part up is no example."""
+    for part in ("support", "query"):
+        rows = batch[part]
+        count = rows_of(rows, 1)
+        index = torch.cat([torch.arange(count), torch.zeros(1, dtype=torch.int64)])
+        more = tree_map(lambda t: t[:, index], rows)  # noqa: B023 (called at once)
+        weight = rows.get("weight", torch.ones(rows_of(rows), count, dtype=next(iter(params.values())).dtype))
+        more["weight"] = torch.cat([weight, torch.zeros_like(weight[:, :1])], 1)
+        for player, loss in losses.items():
+            found = loss(params, {**batch, part: more}).losses
+            if not torch.allclose(found, outputs[player].losses, rtol=1e-6, atol=1e-8):
+                yield (
+                    f"expected losses that do not depend on rows of weight 0 in the {part} part, got others with one "
+                    f"more of them; take means by batch[{part!r}].get('weight'), as weft.core.objective.reduce does"
+                )
 
 
 def _blind(
@@ -278,6 +315,8 @@ def _marked(state: State, batch: Batch) -> Iterator[str]:
     """Marks are understood; a density, a sample and whatever draws say their kind; what is exact does not draw."""
     objective = state.objective
     yield from wrong_marks(objective)
+    if objective.episodic:
+        state, batch = _first_episode(state, batch)
     for name, mark in objective.capabilities().items():
         for word, kinds in (("log_prob", DENSITY), ("sample", DRAWN)):
             if name.endswith(word) and not mark.kind:
@@ -304,6 +343,18 @@ def _marked(state: State, batch: Batch) -> Iterator[str]:
                 f"expected the capability {name!r}, which draws, to say so: kind as one of "
                 f"{', '.join((*DENSITY[1:], *DRAWN))}, got {mark.kind!r}"
             )
+
+
+def _first_episode(state: State, batch: Batch) -> tuple[State, Batch]:
+    """The query part of the first episode, and the state adapted to its support part."""
+    support, query = (number_rows(tree_map(itemgetter(0), batch[part]), 1) for part in ("support", "query"))
+    if not state.objective.adapts:
+        return state, query
+    changed = call(state, "adapt", support, key=key_of(0), rows=support["row"])
+    params, buffers = (
+        {name: changed.get(name, value) for name, value in tree.items()} for tree in (state.params, state.buffers)
+    )
+    return replace(state, params=params, buffers=buffers), query
 
 
 def _sampled(state: State) -> Iterator[str]:

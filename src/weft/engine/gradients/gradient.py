@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.core.objective import reduce
 from weft.core.random import keyed
-from weft.core.source import Batch, rows_of
+from weft.core.source import Batch, judged_rows, rows_of
 from weft.core.strategy import Loss, OwnLoss, Strategy, StrategyState
 from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine import verbs
@@ -126,7 +126,7 @@ def conclude(
 def own_loss(route: Route, at: Place, batch: Batch, strategy: Strategy) -> OwnLoss:
     """The objective's own mean loss, of the whole batch or of other rows, as strategies are given it."""
     base = base_loss(route.objective, at.others, at.buffers, at.key, route.player)
-    seen = batch.get("query", batch)
+    seen = judged_rows(batch)
     if strategy.sight.grouped or route.pieces > 1:
         seen = massed(route.objective, route.player, at, seen, route.pieces)
     if strategy.sight.grouped:

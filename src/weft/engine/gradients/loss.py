@@ -16,7 +16,7 @@ from torch.func import grad_and_value
 from weft.core.configured import closest
 from weft.core.objective import Objective, Output
 from weft.core.random import keyed
-from weft.core.source import Batch, rows_of
+from weft.core.source import Batch, judged_rows, rows_of
 from weft.core.strategy import Loss, StrategyState
 from weft.core.trees import Params, tree_map
 from weft.engine.holding import holding
@@ -129,7 +129,7 @@ def massed(objective: Objective, player: str, at: Place, batch: Batch, pieces: i
     """The batch with the field `own_mass`, by a forward of its own, where an objective's rows have one."""
     if "mass" not in objective.provides:
         return batch
-    if "query" in batch:
+    if judged_rows(batch) is not batch:
         return {**batch, "query": massed(objective, player, at, batch["query"], pieces)}
     if OWN in batch:
         return batch
@@ -188,7 +188,7 @@ def _counting(rows: Batch) -> Tensor | None:
 
 def mass_of(batch: Batch) -> Tensor | int:
     """The sum of a batch's weights, or its number of rows."""
-    part = batch.get("query", batch)
+    part = judged_rows(batch)
     weight = _counting(part)
     return rows_of(part) if weight is None else weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
 
@@ -196,7 +196,7 @@ def mass_of(batch: Batch) -> Tensor | int:
 def masses(batch: Batch, dtype: torch.dtype) -> Tensor:
     """The sum of each group's weights, or its number of rows, in the precision of the parameters or better."""
     dtype = torch.promote_types(dtype, torch.float32)
-    part = batch.get("query", batch)
+    part = judged_rows(batch)
     rows = part["row"]
     weight = _counting(part)
     if weight is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.core.objective import Objective
-from weft.core.source import Batch, flatten_groups, rows_of
+from weft.core.source import Batch, flatten_groups, judged_rows, rows_of
 from weft.core.strategy import Loss, Strategy
 from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine.gradients.coupled import fitting, mixes
@@ -101,7 +101,7 @@ def look(
             return made(bytes=size, chunk=chunk, coupled=True)
     some = [tree_map(itemgetter(i), batch) for i in range(min(_SOME, len(next(tree_leaves(batch)))))]
     _refuse_apart(objective, player, at, some, f"a strategy that sees rows, such as ERM(), not {strategy!r},")
-    size = 2 * gradients + passes * saved_bytes(loss, params, group.get("query", group))
+    size = 2 * gradients + passes * saved_bytes(loss, params, judged_rows(group))
     layers = _layers(objective, loss, params, batch, strategy)
     if layers is not None:
         size += layers.bytes * rows_of(group)
@@ -120,7 +120,7 @@ def _refuse_apart(objective: Objective, player: str, at: Place, parts: list[Batc
     left: list[Params] = []
     for part in parts if names else ():
         with torch.no_grad():
-            after = loss(at.params, part.get("query", part)).buffers
+            after = loss(at.params, judged_rows(part)).buffers
         left.append({name: after[name] for name in names})
     for name in sorted(names):
         if any(not torch.allclose(other[name], left[0][name]) for other in left[1:]):

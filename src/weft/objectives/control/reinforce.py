@@ -53,9 +53,10 @@ class REINFORCE(Objective):
     """
 
     on_policy = True
+    trajectories = True
     provides = frozenset({"logits", "distribution"})
     laws = frozenset({"categorical"})
-    fields = ("observation", "action", "reward")
+    fields = ("observation", "action", "reward", "mask")
     progress = ("return", "max")
     optimizer = Optimizer("adam", lr=1e-2)
     legal = {
@@ -123,7 +124,7 @@ class REINFORCE(Objective):
         return distributions.Independent(distributions.Categorical(logits=output.logits, validate_args=False), 1)
 
     def measure(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": self(batch).losses, "return": (batch["reward"] * batch["mask"]).sum(-1)}
+        return {"loss": self(batch).losses}
 
     def sample_action(self, observation: Tensor) -> Tensor:
         """An action for each row, drawn from the policy."""

@@ -84,6 +84,7 @@ def _laws(loss: Loss) -> frozenset[str]:
 class _Labelled(Objective):
     """What y holds, whether the loss is a likelihood and of which distribution: all that the loss says."""
 
+    on_policy = False  # a label is right, whoever went to where it is asked for
     likelihood = _ByLoss(True, lambda loss: loss.likelihood)
     provides = _ByLoss(_TOLD, lambda loss: _TOLD if loss.likelihood else _SCORED)
 

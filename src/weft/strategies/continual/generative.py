@@ -105,6 +105,8 @@ class GenerativeReplay(Replay):
     def refuses(self, objective: Objective) -> str | None:
         if reason := super().refuses(objective):
             return reason
+        if objective.episodic:
+            return f"a generator draws rows x, and a row of {type(objective).__name__} is an episode, with many of them"
         for name in objective.companions:
             return f"a generator draws rows x, and nothing tells the {name!r} of a row drawn"
         for name in objective.fields:

@@ -9,7 +9,7 @@ from weft.core.legal import Whole
 from weft.core.objective import Objective
 from weft.core.source import Batch, rows_of
 from weft.core.strategy import Local, Strategy, StrategyState
-from weft.core.trees import Params, tree_map
+from weft.core.trees import Params, tree_cat, tree_map
 
 __all__ = ["Remembering"]
 
@@ -85,7 +85,7 @@ class Remembering(Strategy):
         count = min(size, self.rows)
         chosen = random.uniform((size,), place="memory").argsort()[:count]
         return {
-            **{name: value[chosen] for name, value in rows.items()},
+            **tree_map(lambda t: t[chosen], rows),
             "row": -1 - torch.arange(count, device=chosen.device),
         }
 
@@ -97,8 +97,8 @@ def _code(task: str) -> int:
 
 def _joined(memory: StrategyState, new: StrategyState, task: str) -> StrategyState:
     """Two sets of rows as one."""
-    old, kinds = ({n: tuple(v.shape[1:]) for n, v in part["rows"].items()} for part in (memory, new))
+    old, kinds = (tree_map(lambda t: tuple(t.shape[1:]), part["rows"]) for part in (memory, new))  # type: ignore[arg-type,return-value]
     if kinds != old:
         raise ValueError(f"expected rows of the task {task!r} like those of earlier tasks, {old}, got {kinds}")
-    rows = {name: torch.cat([value, new["rows"][name]]) for name, value in memory["rows"].items()}
+    rows = tree_cat([memory["rows"], new["rows"]])
     return {"rows": rows, **{name: torch.cat([memory[name], new[name]]) for name in ("order", "task")}}

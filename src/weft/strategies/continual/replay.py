@@ -9,7 +9,7 @@ from weft.core.legal import Number
 from weft.core.objective import Output
 from weft.core.source import Batch, rows_of
 from weft.core.strategy import Loss, StrategyState
-from weft.core.trees import Params
+from weft.core.trees import Params, tree_cat
 from weft.strategies.continual.memory import Remembering
 
 __all__ = ["Replay"]
@@ -77,6 +77,6 @@ class Replay(Remembering):
                     f"expected batches with the fields of the rows remembered, {sorted(again)}, got {sorted(now)}; "
                     "Replay does not go with a strategy that adds fields of its own"
                 )
-            return loss(params, {name: torch.cat([value, again[name]]) for name, value in now.items()})
+            return loss(params, tree_cat([now, again]))
 
         return together

@@ -30,6 +30,8 @@ class MAML(Strategy):
         inner_lr: the inner learning rate alpha.
         inner_steps: inner gradient steps; 0 is ERM on the query parts.
         first_order: leave out second derivatives (FOMAML).
+        acts: learn a policy: each query is played by the policy that was adapted to its support, by a source that says
+            `adapts`. The gradient is that of the paper: it leaves out that the policy has played the support as well.
 
     References:
         Finn, Abbeel and Levine, "Model-agnostic meta-learning for fast adaptation of deep networks",
@@ -49,20 +51,23 @@ class MAML(Strategy):
     sees = "episodes"
     neutral = {"inner_steps": 0}
     sweeps = ("inner_lr",)
-    legal = {"inner_lr": Number(0), "inner_steps": Whole(0), "first_order": Flag()}
+    legal = {"inner_lr": Number(0), "inner_steps": Whole(0), "first_order": Flag(), "acts": Flag()}
 
-    def __init__(self, *, inner_lr: float = 0.01, inner_steps: int = 1, first_order: bool = False) -> None:
+    def __init__(
+        self, *, inner_lr: float = 0.01, inner_steps: int = 1, first_order: bool = False, acts: bool = False
+    ) -> None:
         self.inner_lr = inner_lr
         self.inner_steps = inner_steps
         self.first_order = first_order
+        self.acts = acts
 
     def refuses(self, objective: Objective) -> str | None:
         if objective.players:
             return "an inner loop descends one loss, and a game has one for each player, with no common minimum"
-        if objective.on_policy:
+        if objective.on_policy and not self.acts:
             return (
                 "after the inner steps the query must be drawn anew by the adapted policy; on trajectories drawn "
-                "before, the meta-gradient is biased"
+                "before, the meta-gradient is biased; MAML(acts=True) asks for a source that draws it so"
             )
         return super().refuses(objective)
 

@@ -60,6 +60,8 @@ class AdversarialTraining(Strategy):
             return "it moves the inputs x, and this objective's batches are drawn by the learner's own actions"
         if "x" not in objective.fields:
             return f"it moves the inputs x, and {type(objective).__name__} reads none: {', '.join(objective.fields)}"
+        if objective.episodic:
+            return f"it moves the inputs x of a row, and a row of {type(objective).__name__} is an episode, with many x"
         if not objective.movable:
             return (
                 f"it moves the inputs x by the loss's gradient, and {type(objective).__name__} has none: its inputs "

@@ -1,0 +1,1 @@
+"""gymnasium's environments as stages: their spaces, environments one by one, and those that move together."""

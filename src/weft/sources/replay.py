@@ -1,0 +1,239 @@
+"""Replay: a memory of steps, filled by acting, from which every update draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from weft.core.legal import Legal, Number, Several, Whole, check
+from weft.core.objective import Objective
+from weft.core.random import fold, unit
+from weft.core.source import Batch, SourceState
+from weft.core.state import State
+from weft.core.trees import tree_map
+from weft.engine.acting import asked_of
+from weft.sources.playing import ACTED, Playing, Worlds
+from weft.sources.segments import taken
+
+__all__ = ["Replay"]
+
+SHARE = Number(0, 1)
+
+
+class Replay(Playing):
+    """Keeps the last `capacity` steps that were played, and gives `batch_size` of them at each update.
+
+    At first `start` steps are played by actions drawn evenly. Then, by turns, `every` steps are played in each of
+    `envs` rows and `updates_each` updates are made. The share of actions that are drawn evenly falls from the first
+    number of `explore` to the second, over that share of the training that the third one says, and stays there.
+
+    A step is drawn evenly; or, with `priority` alpha > 0, with a probability that goes with p^alpha, where p is what
+    the objective's `priority(batch)` says of a step as it was when the step was last learned from (a new one counts as
+    the greatest so far), and the batch has the weights (N P)^-beta of importance sampling, beta rising from
+    `correction` to 1 over the training. As weights of a mean they count relatively to each other.
+
+    Rows are of earlier policies: what must not learn from those is refused, and so is what credits rows that were
+    played together.
+
+    Args:
+        world: as for `Rollouts`; one of them.
+        envs: episodes side by side.
+        capacity: steps that are kept.
+        batch_size: steps of an update.
+        start: steps before the first update.
+        every: steps of each episode between the updates.
+        updates_each: updates made then.
+        explore: the share of actions that are drawn evenly: at first, at last, and over what share of the training it
+            falls; or one share.
+        priority: alpha; 0 draws evenly.
+        correction: beta at the beginning.
+        horizon: steps after which an episode is cut; default: the world's own.
+        arguments: further ones for gymnasium, by name.
+
+    References:
+        Lin, "Self-improving reactive agents based on reinforcement learning, planning and teaching", Machine Learning
+        8, 1992; Mnih et al., "Human-level control through deep reinforcement learning", Nature 518, 2015; Schaul, Quan,
+        Antonoglou and Silver, "Prioritized experience replay", arXiv 1511.05952.
+
+    Example:
+        >>> from weft.data import CartPole
+        >>> from weft.objectives import REINFORCE
+        >>> Replay(CartPole(), envs=4, every=8, updates_each=2, start=64).updates(1024, REINFORCE())
+        60
+    """
+
+    stale = True
+    legal: ClassVar[dict[str, Legal]] = {
+        **ACTED,
+        "capacity": Whole(1),
+        "batch_size": Whole(1),
+        "start": Whole(1),
+        "every": Whole(1),
+        "updates_each": Whole(1),
+        "explore": SHARE | Several("three shares", SHARE),
+        "priority": Number(0),
+        "correction": SHARE,
+    }
+
+    def __init__(
+        self,
+        world: Worlds,
+        *,
+        envs: int = 1,
+        capacity: int = 100_000,
+        batch_size: int = 64,
+        start: int = 1000,
+        every: int = 1,
+        updates_each: int = 1,
+        explore: float | tuple[float, float, float] = (1.0, 0.05, 0.1),
+        priority: float = 0.0,
+        correction: float = 0.4,
+        horizon: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        check(Replay, locals())
+        if isinstance(world, list | tuple):
+            raise ValueError(
+                f"expected one world for Replay, whose memory is one, got {len(world)}; environments as groups are "
+                "played by Rollouts or Segments"
+            )
+        super().__init__(world, envs=envs, horizon=horizon, arguments=arguments)
+        if isinstance(explore, float | int):
+            explore = (explore, explore, 1.0)
+        if len(explore) != 3:
+            raise ValueError(f"expected explore as (first, last, share of the training), got {explore!r}")
+        self.explore = explore
+        self.capacity, self.batch_size, self.start = int(capacity), int(batch_size), int(start)
+        self.every, self.updates_each = int(every), int(updates_each)
+        self.priority, self.correction = float(priority), float(correction)
+        if self.start < self.batch_size or self.capacity < self.start:
+            raise ValueError(
+                f"expected a memory that a batch can be drawn from, batch_size <= start <= capacity, got batch_size="
+                f"{self.batch_size}, start={self.start}, capacity={self.capacity}"
+            )
+        if self.every * self.envs > self.capacity:
+            raise ValueError(
+                f"expected a memory for at least the {self.every * self.envs} steps (every times envs) that are played "
+                f"at once, got capacity={self.capacity}"
+            )
+
+    def _settings(self) -> str:
+        return f"{self.capacity} {self.batch_size} {self.start} {self.every} {self.updates_each} {self.explore}"
+
+    def updates(self, env_steps: int, objective: Objective) -> int:
+        """How many updates so many steps of the world allow."""
+        return max(0, (env_steps - self._first()) // (self.every * self.envs)) * self.updates_each
+
+    def _first(self) -> int:
+        """Steps that are played before the first update."""
+        return math.ceil(self.start / self.envs) * self.envs
+
+    def share(self, progress: float) -> float:
+        """The share of actions that are drawn evenly, by the share of the training that is done."""
+        first, last, over = self.explore
+        return last + (first - last) * max(0.0, 1.0 - progress / over) if over else last
+
+    def init(self, state: State) -> SourceState:
+        """Episodes that have just begun, and an empty memory."""
+        objective, name = state.objective, type(state.objective).__name__
+        if objective.trajectories or objective.credits:
+            what = "learns from trajectories" if objective.trajectories else "credits rows that were played together"
+            raise ValueError(f"Replay gives steps one by one, and {name} {what}; play them by Rollouts or Segments")
+        if self.priority and not hasattr(objective, "priority"):
+            raise TypeError(
+                f"expected {name} to say priority(batch), one number >= 0 for each step, beside priority="
+                f"{self.priority:g}, got none; leave priority out to draw evenly"
+            )
+        tree, lead = super().init(state), () if state.replicas is None else (state.replicas,)
+
+        def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            dtype = state.dtype if dtype.is_floating_point else dtype
+            return torch.zeros((*lead, self.capacity, *shape), dtype=dtype, device=state.device)
+
+        memory = {name: room(field.shape, field.dtype) for name, field in self.spec.items()}
+        for name, value in tree["0"].get("memory", {}).items():
+            memory[f"memory_{name}"] = room(tuple(value.shape[len(lead) + 1 :]), value.dtype)
+        count = torch.zeros(lead, dtype=torch.int64, device=state.device)
+        tree |= {"memory": memory, "filled": count, "turn": count.clone()}
+        if self.priority:
+            tree["priority"] = torch.zeros((*lead, self.capacity), dtype=torch.float64, device=state.device)
+            tree["drawn"] = torch.zeros((*lead, self.batch_size), dtype=torch.int64, device=state.device)
+        return tree
+
+    def batches(self, state: State) -> Iterator[Batch]:
+        """Batches without end; what is played goes into the memory in place."""
+        while True:
+            tree = dict(state.source)
+            turn = int(tree["turn"].reshape(-1)[0])
+            if self.priority and turn:
+                self._learned(state, tree)
+            key = state.key("replay")
+            if turn == 0:
+                self._play(state, tree, math.ceil(self.start / self.envs), fold(key, "start"), stray=1.0)
+            if turn % self.updates_each == 0:
+                self._play(state, tree, self.every, fold(key, "play"), stray=self.share(state.progress))
+            tree["turn"] = tree["turn"] + 1
+            batch = self._drawn(state, tree, fold(key, "draw"))
+            state.source = tree
+            yield batch
+
+    def report(self, state: State) -> dict[str, Tensor]:
+        """What is told of every play, and the share of actions that are drawn evenly."""
+        return {**super().report(state), "explore": torch.tensor(self.share(state.progress), dtype=torch.float64)}
+
+    def _play(self, state: State, tree: SourceState, turns: int, key: Tensor, *, stray: float) -> None:
+        """Plays on, and puts the steps into the memory, over the oldest."""
+        tree["0"], played = self.collectors[0].play(state, tree["0"], turns, key, ask=self.ask, stray=stray)
+        self.witnessed(state, played, key)
+        axis = played["reward"].dim() - 2
+        steps = {name: value.transpose(axis, axis + 1).flatten(axis, axis + 1) for name, value in played.items()}
+        count, filled = steps["reward"].shape[axis], int(tree["filled"].reshape(-1)[0])
+        kept = min(count, self.capacity)
+        index = (torch.arange(count - kept, count, device=state.device) + filled) % self.capacity
+        for name, value in steps.items():
+            tree["memory"][name].index_copy_(axis, index, value.narrow(axis, count - kept, kept))
+        if self.priority:
+            most = tree["priority"].amax(-1, keepdim=True)
+            tree["priority"].index_copy_(axis, index, torch.where(most > 0, most, 1.0).expand(*most.shape[:-1], kept))
+        tree["filled"] = tree["filled"] + count
+
+    def _drawn(self, state: State, tree: SourceState, key: Tensor) -> Batch:
+        """Steps of the memory."""
+        size = min(int(tree["filled"].reshape(-1)[0]), self.capacity)
+        shares = unit(key, (self.batch_size,), torch.float64)
+        if not self.priority:
+            return tree_map(lambda t: taken(t, (shares * size).long()), tree["memory"])
+        mass = tree["priority"][..., :size] ** self.priority
+        edges = mass.cumsum(-1)
+        index = torch.searchsorted(edges, shares * edges[..., -1:], right=True).clamp_max(size - 1)
+        tree["drawn"] = index
+        beta = self.correction + (1.0 - self.correction) * state.progress
+        weight = (size * taken(mass, index) / edges[..., -1:]) ** -beta
+        batch = tree_map(lambda t: taken(t, index), tree["memory"])
+        return {**batch, "weight": (weight / weight.amax(-1, keepdim=True)).to(state.dtype)}
+
+    def _learned(self, state: State, tree: SourceState) -> None:
+        """The priorities of what was learned from last, as they are now."""
+        index = tree["drawn"]
+        batch = tree_map(lambda t: taken(t, index), tree["memory"])
+        told = asked_of(state, "priority", batch, state.key("priority"))
+        if told.shape != index.shape or not bool((told >= 0).all()):
+            raise ValueError(
+                f"expected priority(batch) to give a number >= 0 for each of the {index.shape[-1]} steps, got "
+                f"{tuple(told.shape)} or others"
+            )
+        tree["priority"].scatter_(-1, index, told.double() + 1e-6)
+
+    def once(self, state: State, rows: int) -> Iterator[Batch]:
+        """The memory in its order; where there is nothing in it yet, fresh episodes."""
+        filled = state.source.get("filled")
+        if filled is None or not int(filled.reshape(-1)[0]):
+            yield from super().once(state, rows)
+            return
+        axis, size = filled.dim(), min(int(filled.reshape(-1)[0]), self.capacity)
+        for first in range(0, size, rows):
+            yield tree_map(lambda t: t.narrow(axis, first, min(rows, size - first)), dict(state.source["memory"]))  # noqa: B023
