@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from weft.core.objective import DENSITY, Capability, Objective
-from weft.core.source import Batch
+from weft.core.source import Batch, Source
 from weft.core.strategy import Strategy
 from weft.core.trees import Params
 from weft.core.vocabulary import Vocabulary
@@ -30,11 +29,13 @@ from weft.engine.answering import answers
 from weft.engine.loop import History, progress_of
 from weft.learner.asking import Question, Score
 from weft.learner.columns import Columns, numbered_environments
+from weft.learner.evaluating import Playing
+from weft.learner.few import measured_by_episode
 from weft.learner.questions import BayesFactor, Expectation, compared, expected
 from weft.learner.reading import Reader, as_array, as_tensor
 from weft.learner.runs import learned
 from weft.learner.settings import DTYPES, as_strategy
-from weft.learner.training import Run, Training
+from weft.learner.training import Run, Training, refuse_unfitted
 from weft.learner.unlabelled import without_label
 from weft.tables.recipe import Recipe
 
@@ -46,6 +47,8 @@ def _answering(training: Training, best: int | None) -> list[Run]:
     every = training.answering
     if best is not None:
         return every[best]
+    if not any(state.stopped for _, state in training.runs):
+        return every[0] if len(every) == 1 else [run for runs in every for run in runs]
     sound = [runs for runs, diverged in zip(every, training.diverged, strict=True) if not diverged]
     if not sound:
         raise NotFittedError("expected a trained replica, got none: every one has diverged; see stop_reason_")
@@ -119,10 +122,10 @@ _OF_ROWS = {
     "posterior": "tells no law of codes given a row",
 }
 """What a model of rows offers, and what is said of one that does not."""
-_CONDITIONAL = ("predict", "act", "adapt", "forecast", "expectation", "bayes_factor")
+_CONDITIONAL = ("predict", "act", "adapt", "forecast", "expectation", "bayes_factor", "evaluate", "record")
 
 
-class Answers(BaseEstimator):
+class Answers(Playing):
     """What a Learner answers once it is fitted, by the capabilities of its objective."""
 
     strategy: Strategy | str | None
@@ -244,7 +247,7 @@ class Answers(BaseEstimator):
     @available_if(_offered("act"))
     def act(self, observation: Any, **named: Any) -> NDArray[Any]:
         """The action for an observation, or for rows of observations."""
-        check_is_fitted(self)
+        refuse_unfitted(self)
         rows = as_tensor(observation, DTYPES[self.dtype])
         one = rows.dim() == len(self.training_.spec[self.objective_.fields[0]].shape)
         answer: NDArray[Any] = Question(self, "act")(rows.unsqueeze(0) if one else rows, **named)
@@ -357,6 +360,10 @@ class Answers(BaseEstimator):
         """Accuracy for classes, R squared for values, mean log-density for densities; a bound or estimate says so."""
         objective = self._objective()
         offered = objective.capabilities()
+        if isinstance(X, Source):
+            raise TypeError(
+                f"expected rows to score, got {type(X).__name__}; of episodes measure(source) tells the means"
+            )
         if "predict" in offered and y is not None:
             if objective.unlabelled:
                 without_label(as_array(y), type(objective).__name__, asked=True)  # no prediction is -1
@@ -369,6 +376,32 @@ class Answers(BaseEstimator):
             mean = float(np.average(self.log_prob(X, **named), weights=sample_weight))
             return _told(mean, self.log_prob.kind)
         raise AttributeError(f"{type(objective).__name__} has no score: expected predict (with y) or log_prob")
+
+    def measure(
+        self, source: Source, episodes: int = 600, *, level: float = 0.95, random_state: Any = 0
+    ) -> dict[str, Expectation]:
+        """What the objective measures of episodes, such as `accuracy` and `loss`: means, with intervals over them.
+
+        A strategy that adapts, such as MAML, does so to each support part and is measured on the query part. With
+        replicas the mean of what each measures. The interval is over episodes of the source's tasks, for this training.
+
+        Args:
+            source: of episodes, such as `Episodes((X, y), ways=5)` of classes that training has not seen.
+            episodes: how many are drawn.
+            level: of the intervals.
+            random_state: what fixes the episodes: the same for every learner.
+
+        Example:
+            >>> from weft import Learner
+            >>> from weft.data import sinusoids
+            >>> from weft.objectives import Regression
+            >>> from weft.sources import Episodes
+            >>> from weft.strategies import MAML
+            >>> few = Learner(Regression(hidden=(8,)), strategy=MAML(), steps=5, random_state=0)
+            >>> few.fit(Episodes(sinusoids, tasks=5)).measure(Episodes(sinusoids), 100)["loss"].n
+            100
+        """
+        return measured_by_episode(self, source, episodes, level, random_state)
 
     def replica_scores(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.float64]:
         """The score of each replica by itself, as `score` takes it; NaN where one has diverged.

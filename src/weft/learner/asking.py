@@ -7,20 +7,18 @@ a draw itself draws by position, from where the learner's last draw has ended, o
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from numbers import Integral
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from weft.core.configured import closest
 from weft.core.objective import TARGETS, Capability
@@ -31,11 +29,12 @@ from weft.engine.memory import rows_at_a_time
 from weft.engine.progress import pieces
 from weft.learner.columns import as_tensor, numbered_environments
 from weft.learner.decoding import decoded
+from weft.learner.merging import as_numpy, each, joined, leaves, merged, refuse_other
 from weft.learner.questions import Expectation, values_of
 from weft.learner.ragged import as_tokens, is_ragged, rows_in, unequal
 from weft.learner.reading import Reader, as_array
 from weft.learner.settings import DTYPES, as_seed
-from weft.learner.training import Run
+from weft.learner.training import Run, refuse_unfitted
 
 if TYPE_CHECKING:
     from weft.learner.answers import Answers
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Question", "Score"]
 
 _MOST = 8192  # rows at a time when a capability is asked
+_known: WeakKeyDictionary[Callable[..., Any], list[inspect.Parameter]] = WeakKeyDictionary()
 
 
 class Score(float):
@@ -100,7 +100,7 @@ class Question:
         return [p.name for p in self._further()]
 
     def _further(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(getattr(self.learner._objective(), self.name)).parameters.values())[1:]
+        return _parameters(getattr(self.learner._objective(), self.name))[1:]
 
     def __call__(self, asked: Any = None, /, *, random_state: Any = None, **named: Any) -> Any:
         """The answer, one for each row.
@@ -111,7 +111,7 @@ class Question:
             named: further fields, with a value for each row, and the method's options.
         """
         learner, mark = self.learner, self.mark
-        check_is_fitted(learner)
+        refuse_unfitted(learner)
         if mark.asks == "function":
             return self._mean_of(asked, random_state, named)
         drawn = mark.draws(self.name)
@@ -142,7 +142,7 @@ class Question:
             raise TypeError(f"expected no values for each row in {self.name!r}, got {', '.join(fields)}")
 
         def of_tensor(rows: Tensor) -> Tensor:
-            return torch.as_tensor(values_of(f, _as_numpy(rows), len(rows))).to(rows.device, DTYPES[self.learner.dtype])
+            return torch.as_tensor(values_of(f, as_numpy(rows), len(rows))).to(rows.device, DTYPES[self.learner.dtype])
 
         runs = self.learner._answering()
         if self.mark.merge == "refuse" and len(runs) > 1:
@@ -163,8 +163,8 @@ class Question:
         means, errors = zip(*found, strict=True)
         error = None if any(e is None for e in errors) else torch.stack(errors).square().sum(0).sqrt() / len(runs)
         mean = torch.stack(means).mean(0)
-        told = None if error is None else _as_numpy(error)
-        return Expectation.around(_as_numpy(mean), told, self.kind, level)
+        told = None if error is None else as_numpy(error)
+        return Expectation.around(as_numpy(mean), told, self.kind, level)
 
     def _asked(self, asked: Any, mark: Capability) -> tuple[Tensor | int, Params]:
         """The rows, or how many are to be drawn, and what comes along with rows."""
@@ -199,8 +199,10 @@ class Question:
         self, named: dict[str, Any], mark: Capability, rows: int, beside: Params
     ) -> tuple[Params, dict[str, object]]:
         """The fields, read, and the options, of the arguments by name."""
-        objective = self.learner.objective_
         known = self._further()
+        if not named and not beside and not known:
+            return {}, {}
+        objective = self.learner.objective_
         names = [p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         anything = any(p.kind == p.VAR_KEYWORD for p in known)
         by_row = {*objective.fields, *self.learner.training_.spec, *mark.rows}
@@ -268,6 +270,14 @@ class Question:
         return values.to(spec.dtype)
 
 
+def _parameters(method: Callable[..., Any]) -> list[inspect.Parameter]:
+    """What a bound method takes; looked up once for the function behind it."""
+    known = _known.get(function := getattr(method, "__func__", method))
+    if known is None:
+        known = _known[function] = list(inspect.signature(method).parameters.values())
+    return known
+
+
 def _first(name: str, values: Tensor) -> int:
     """The first row with a gap, or shorter than the longest."""
     odd = ~values.flatten(1).all(1) if name == "observed" else values != values.max()
@@ -279,7 +289,7 @@ def _dtype(column: NDArray[Any], number: torch.dtype) -> torch.dtype:
     return {"i": torch.int64, "u": torch.int64, "b": torch.bool}.get(column.dtype.kind, number)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class _Asked:
     """A question as it was read.
 
@@ -305,38 +315,67 @@ class _Asked:
     def count(self) -> int:
         return len(self.rows) if isinstance(self.rows, Tensor) else self.rows
 
+    def alone(self, run: Run) -> Any:
+        """What one run answers about all rows at once."""
+        state, asked = run.state, self.rows
+        device = state.device
+        if isinstance(asked, Tensor) and asked.device != device:
+            asked = asked.to(device)
+        fields = {name: values.to(device) for name, values in self.fields.items()}
+        key = state.root(self.name)
+        if self.seed is not None:
+            key = fold(key, "random_state", self.seed)
+
+        def rows() -> Tensor:
+            if self.drawn or not isinstance(asked, Tensor):
+                return torch.arange(self.first, self.first + self.count, device=device)
+            return row_hash(asked, *(fields[name] for name in sorted(fields)))
+
+        answer = call(state, self.name, asked, key=key, rows=rows, fields=fields, options=self.options)
+        for leaf in leaves(answer) if self.mark.finish else ():  # else it is looked at in a moment
+            refuse_other(leaf, self.count, self.name)
+        return answer
+
     def of(self, runs: list[Run], spans: list[tuple[int, int]]) -> list[Any]:
         """What each run answers about its rows, from a to b: all of them about the same, or each about its own."""
         states, apart = [state for _, state in runs], len(set(spans)) > 1
-        device, size = states[0].device, max(b - a for a, b in spans)
-        index = torch.stack([torch.arange(a, a + size) for a, _ in spans]) if apart else torch.arange(*spans[0])
-        held = index.clamp_max(self.count - 1)  # of shares that are not equal, the shorter are asked one row too many
+        device, size, (first, last) = states[0].device, max(b - a for a, b in spans), spans[0]
+        index = held = None
+        if apart:  # of shares that are not equal, the shorter are asked one row too many
+            index = torch.stack([torch.arange(a, a + size) for a, _ in spans])
+            held = index.clamp_max(self.count - 1)
 
         def part(values: Tensor) -> Tensor:
-            return (values[held] if apart else values[slice(*spans[0])]).to(device)
+            some = values[first:last] if held is None else values[held]
+            return some.to(device)
 
         asked = part(self.rows) if isinstance(self.rows, Tensor) else size
-        fields = {name: part(values) for name, values in self.fields.items()}
-        keys = [fold(key_of(state.seeds), self.name) for state in states]
+        fields = {name: part(values) for name, values in self.fields.items()} if self.fields else {}
+        keys = [state.root(self.name) for state in states]
         if self.seed is not None:
             keys = [fold(key, "random_state", self.seed) for key in keys]
-        if self.drawn or not isinstance(asked, Tensor):
-            rows = (self.first + index).to(device)
-        else:
-            rows = row_hash(asked, *(fields[name] for name in sorted(fields)))
+        given = asked if not self.drawn and isinstance(asked, Tensor) else None
+
+        def rows() -> Tensor:
+            if given is None:
+                return (self.first + (torch.arange(first, last) if index is None else index)).to(device)
+            return row_hash(given, *(fields[name] for name in sorted(fields)))
+
         answers = call_all(
             states, self.name, asked, keys=keys, rows=rows, fields=fields, options=self.options, apart=apart
         )
         for answer in answers:
-            for leaf in _leaves(answer):
-                _refuse_other(leaf, size, self.name)
+            for leaf in leaves(answer):
+                refuse_other(leaf, size, self.name)
         return [
-            answer if b - a == size else _each(itemgetter(slice(b - a)), answer)
+            answer if b - a == size else each(itemgetter(slice(b - a)), answer)
             for answer, (a, b) in zip(answers, spans, strict=True)
         ]
 
     def at_a_time(self, runs: list[Run]) -> int:
         """How many rows are asked about at a time, or drawn by each run."""
+        if self.count < 2:
+            return _MOST
         engine, memory = runs[0].engine, runs[0].engine.memory * (runs[0].engine.replicas or 1)
         at_once = together([state for _, state in runs], self.name)
         shared, given = self.mark.merge == "share", isinstance(self.rows, Tensor)
@@ -347,8 +386,8 @@ class _Asked:
                 answers = self.of(runs, [(k * n * shared, (k * shared + 1) * n) for k in range(len(runs))])
             else:  # one after another, whose answers wait for each other where they are merged
                 answer = self.of(runs[:1], [(0, n)])[0]
-                answers = [answer, *(_each(Tensor.clone, answer) for _ in runs[1:] if not shared)]
-            return asked, answers if shared else _merged(self.mark.merge, answers)
+                answers = [answer, *(each(Tensor.clone, answer) for _ in runs[1:] if not shared)]
+            return asked, answers if shared else merged(self.mark.merge, answers)
 
         like = [self.rows, *self.fields.values()] if isinstance(self.rows, Tensor) else [*self.fields.values()]
         shapes = tuple((tuple(t.shape[1:]), str(t.dtype)) for t in like)
@@ -365,20 +404,25 @@ def _answered(runs: list[Run], asked: _Asked, *, shown: bool) -> Any:
         raise ValueError(_one_replica(asked.name, len(runs)))
     at_a_time = asked.at_a_time(runs)
 
-    def finished(answer: Any, rows: int) -> Any:
+    def checked(answer: Any, rows: int) -> Any:
         answer = mark.finish(answer) if mark.finish else answer
-        for leaf in _leaves(answer):
-            _refuse_other(leaf, rows, asked.name)
-        return _each(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, answer)
+        for leaf in leaves(answer):
+            refuse_other(leaf, rows, asked.name)
+        return answer
 
+    def finished(answer: Any, rows: int) -> Any:
+        return each(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, checked(answer, rows))
+
+    if len(runs) == 1 and n <= at_a_time:  # nothing to merge, nothing to share out
+        return each(joined, checked(asked.alone(runs[0]), n))
     parts: list[Any] = []
     if mark.merge != "share":
         spans = [(first, min(first + at_a_time, n)) for first in range(0, n, at_a_time)]
         with pieces(asked.name, n, len(spans), shown=shown) as done:
             for a, b in spans:
-                parts.append(finished(_merged(mark.merge, asked.of(runs, [(a, b)] * len(runs))), b - a))
+                parts.append(finished(merged(mark.merge, asked.of(runs, [(a, b)] * len(runs))), b - a))
                 done(b - a)
-        return _each(_joined, *parts)
+        return each(joined, *parts)
     edges = [k * n // len(runs) for k in range(len(runs) + 1)]
     shares = [[(first, min(first + at_a_time, b)) for first in range(a, b, at_a_time)] for a, b in pairwise(edges)]
     found: dict[tuple[int, int], Any] = {}
@@ -390,7 +434,7 @@ def _answered(runs: list[Run], asked: _Asked, *, shown: bool) -> Any:
             for span, answer in zip(spans, asked.of([run for run, _ in asking], spans), strict=True):
                 found[span] = finished(answer, span[1] - span[0])
                 done(span[1] - span[0])
-    return _each(_joined, *(found[span] for share in shares for span in share))
+    return each(joined, *(found[span] for share in shares for span in share))
 
 
 def _one_replica(name: str, runs: int) -> str:
@@ -398,53 +442,3 @@ def _one_replica(name: str, runs: int) -> str:
         f"expected one replica to answer {name!r}, got {runs}, whose answers cannot be averaged; ask one of them: "
         f".replica(0).{name}(...)"
     )
-
-
-def _merged(how: str, answers: list[object]) -> object:
-    if len(answers) == 1:
-        return answers[0]
-
-    def merge(*leaves: Tensor) -> Tensor:
-        if isinstance(leaves[0], list):
-            raise ValueError("expected one replica to answer with lists, got several; ask one of them: .replica(0)")
-        stacked = torch.stack(leaves)
-        return torch.logsumexp(stacked, 0) - math.log(len(leaves)) if how == "logmeanexp" else stacked.mean(0)
-
-    return _each(merge, *answers)
-
-
-def _is_list(part: object) -> bool:
-    """A list is a leaf: its entries are the rows, of any length each."""
-    return isinstance(part, list)
-
-
-def _each(function: Callable[..., Any], *trees: object) -> Any:
-    return pytree.tree_map(function, *trees, is_leaf=_is_list)
-
-
-def _leaves(tree: object) -> list[Any]:
-    return pytree.tree_leaves(tree, is_leaf=_is_list)
-
-
-def _refuse_other(leaf: object, rows: int, name: str) -> None:
-    """Raises for what is not one answer per row."""
-    found = tuple(leaf.shape) if isinstance(leaf, Tensor) else (len(leaf),) if isinstance(leaf, list) else None
-    if not found or found[0] != rows:
-        got = type(leaf).__name__ if found is None else f"shape {found}"
-        raise ValueError(
-            f"expected one answer of {name!r} for each of {rows} rows, got {got}; give a tensor with the rows on its "
-            "leading axis (before capability(finish=...), which an override inherits), a tree of them, or a list"
-        )
-
-
-def _joined(*parts: Any) -> Any:
-    """The chunks of a leaf, as NumPy has it."""
-    if isinstance(parts[0], list):
-        return [_as_numpy(row) if isinstance(row, Tensor) else row for part in parts for row in part]
-    return _as_numpy(torch.cat(parts))
-
-
-def _as_numpy(answer: Tensor) -> NDArray[Any]:
-    """NumPy knows no bfloat16."""
-    array: NDArray[Any] = (answer.float() if answer.dtype == torch.bfloat16 else answer).cpu().numpy()
-    return array

@@ -36,10 +36,13 @@ __all__ = [
 def as_tensor(values: Any, dtype: torch.dtype) -> Tensor:
     """A tensor of this dtype; integers in a tensor stay integers (token numbers, counts)."""
     if isinstance(values, Tensor):
+        if values.dtype == dtype and not values.requires_grad:
+            return values
         number = values.is_floating_point() or values.dtype == torch.bool
         return values.detach().to(dtype) if number else values
     array = np.ascontiguousarray(values)
-    return torch.as_tensor(array if array.flags.writeable else array.copy()).to(dtype)
+    tensor = torch.as_tensor(array if array.flags.writeable else array.copy())
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def take(values: Any, rows: NDArray[np.int64]) -> Any:

@@ -31,7 +31,8 @@ def decoded(learner: Answers, name: str, mark: Capability, asked: Any, beside: P
         beside: what came along with the rows, such as `observed`.
         answer: one for each row.
     """
-    recipe = getattr(learner, "recipe_", None)
+    found = vars(learner)  # which does not ask the objective for what is not there
+    recipe = found.get("recipe_")
     if recipe is not None and mark.gives in ("density", "surprise"):
         if recipe.encoding != "values":
             warnings.warn(
@@ -49,10 +50,10 @@ def decoded(learner: Answers, name: str, mark: Capability, asked: Any, beside: P
         frame = recipe.decode(_array(name, answer), getattr(asked, "index", None) if mark.reads else None)
         return _with_given(frame, recipe, asked, beside) if name.rpartition("_")[2] == "impute" else frame
     if mark.gives == "x" and learner.objective_.holds("x") in ("tokens", "sequences"):
-        return decoded_tokens(answer, "x", getattr(learner, "vocabulary_", {}).get("x"))
+        return decoded_tokens(answer, "x", found.get("vocabulary_", {}).get("x"))
     # A part's prediction, `kind_predict`, with the labels that `fit` was given as `kind_y`.
     labelled = f"{name.removesuffix('predict')}y" if name.endswith("predict") else ""
-    known = getattr(learner, "labels_", {}).get(labelled)
+    known = found.get("labels_", {}).get(labelled)
     return answer if known is None else known[answer]
 
 

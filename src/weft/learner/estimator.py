@@ -23,10 +23,10 @@ from weft.learner import digests, tabular
 from weft.learner.answers import Answers
 from weft.learner.columns import Columns
 from weft.learner.folder import Folder, alone, save, tidied
-from weft.learner.metrics import Judge
+from weft.learner.planning import plan_of
 from weft.learner.pretrained import Taking
 from weft.learner.reading import Reader, names_of_rows, unpack
-from weft.learner.runs import admit, copied, go_on, learned, plan_of, records, start, train_all
+from weft.learner.runs import admit, copied, go_on, learned, records, start, train_all
 from weft.learner.settings import (
     LEGAL,
     Settings,
@@ -61,6 +61,7 @@ class Learner(Taking, Answers):
             `ReduceLROnPlateau` by the progress measure of each record, for each replica by itself).
         epochs: passes over the data. Default: 50, where the source has an end.
         steps: updates instead of passes. Default: 1,000, where the source has no end.
+        env_steps: the same in steps of the worlds (of each replica), where the source acts.
         batch_size: rows per update (per environment, where the strategy works on environments), or
             None for all of them.
         accumulate: batches whose gradients are accumulated into one update.
@@ -125,6 +126,7 @@ class Learner(Taking, Answers):
         schedule: Any = None,
         epochs: int | None = None,
         steps: int | None = None,
+        env_steps: int | None = None,
         batch_size: int | None = 64,
         accumulate: int = 1,
         clip: float | None = None,
@@ -154,6 +156,7 @@ class Learner(Taking, Answers):
         self.schedule = schedule
         self.epochs = epochs
         self.steps = steps
+        self.env_steps = env_steps
         self.batch_size = batch_size
         self.accumulate = accumulate
         self.clip = clip
@@ -364,10 +367,7 @@ class Learner(Taking, Answers):
             folder.claim()
         try:
             with folder.interruptible() as pause:
-                solved, once = settings.objective.solved, training.phase.once
-                plan = replace(plan_of(self, source, validation, solved=solved, once=once), pause=pause)
-                if validation is not None and len(self.metrics):
-                    plan = replace(plan, judge=Judge(self, validation))
+                plan = plan_of(self, source, validation, settings.objective, once=training.phase.once, pause=pause)
                 train_all(
                     training.runs,
                     source,

@@ -96,7 +96,7 @@ def _tree(learner: Learner) -> Json:
         "runs": runs,
         "stacked": engine.replicas is not None,
         "kind": {"grouped": engine.grouped, "episodic": engine.episodic},
-        "spec": {n: [list(f.shape), str(f.dtype), f.classes, *_parts(f)] for n, f in training.spec.items()},
+        "spec": {n: [list(f.shape), str(f.dtype), f.classes, *_further(f)] for n, f in training.spec.items()},
         "fitted": {
             **{name: getattr(learner, name) for name in FITTED if hasattr(learner, name)},
             "_replica_settings": training.settings,
@@ -108,9 +108,11 @@ def _tree(learner: Learner) -> Json:
     }
 
 
-def _parts(field: Field) -> list[list[Any]]:
-    """The columns of a field, if it has any."""
-    return [[list(astuple(part)) for part in field.columns]] if field.columns else []
+def _further(field: Field) -> list[Any]:
+    """The columns of a field, and what its entries may be, as far as it says that."""
+    columns = [list(astuple(part)) for part in field.columns]
+    said = {name: list(ends) for name in ("choices", "low", "high") if (ends := getattr(field, name))}
+    return [columns, said] if said else [columns] if columns else []
 
 
 # --- the folder ---------------------------------------------------------------------------------------

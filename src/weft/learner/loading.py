@@ -179,10 +179,12 @@ def _arrays(value: Any) -> Any:
 def _spec(kept: dict[str, Any]) -> Spec:
     names = {str(t): t for t in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)}
     names.update({str(t): t for t in (torch.uint8, torch.int16, torch.float16)})
-    return {
-        n: Field(tuple(shape), names[dtype], classes, tuple(Part(*part) for part in [*columns, []][0]))
-        for n, (shape, dtype, classes, *columns) in kept.items()
-    }
+
+    def field(shape: list[int], dtype: str, classes: int | None, columns: Any = (), said: Any = {}) -> Field:  # noqa: B006
+        ends = {name: tuple(values) for name, values in said.items()}
+        return Field(tuple(shape), names[dtype], classes, tuple(Part(*part) for part in columns), **ends)
+
+    return {name: field(*told) for name, told in kept.items()}
 
 
 def _restore(engine: Engine, kept: dict[str, Any], device: torch.device) -> State:

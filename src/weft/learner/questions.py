@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from weft.core.source import Field
     from weft.learner.answers import Answers
 
-__all__ = ["BayesFactor", "Expectation", "compared", "expected", "values_of"]
+__all__ = [
+    "BayesFactor",
+    "Expectation",
+    "compared",
+    "expected",
+    "mean_of",
+    "refuse_level",
+    "student",
+    "values_of",
+]
 
 _DRAWS = 1000
 _CHAIN = 100  # draws of a chain: ten batches of ten
@@ -29,14 +38,15 @@ Amount = float | NDArray[np.float64]
 Span = tuple[Amount, Amount]
 
 
-def _t(level: float, freedom: float) -> float:
+def student(level: float, freedom: float) -> float:
     """Student's t: within so many standard errors lies so much."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + level / 2.0))
 
 
-def _refuse_level(level: object) -> None:
+def refuse_level(level: object) -> None:
+    """Raises for what is no level of an interval."""
     if isinstance(level, bool) or not isinstance(level, float) or not 0.0 < level < 1.0:
         raise ValueError(f"expected a level in (0, 1), such as 0.95, got {level!r}")
 
@@ -74,14 +84,14 @@ class Expectation:
     @classmethod
     def around(cls, mean: Any, error: Any, kind: str, level: float) -> Expectation:
         """What an objective computes itself, with its standard error where it tells one."""
-        _refuse_level(level)
+        refuse_level(level)
         mean = _amount(mean)
         if kind == "exact" and error is None:
             return cls(mean, (mean, mean), level, 0.0 * mean, 0, kind, "")
         if error is None:
             return cls(mean, None, level, None, 0, kind, "")
         error = _amount(error)
-        wide = _t(level, math.inf) * error
+        wide = student(level, math.inf) * error
         return cls(mean, (mean - wide, mean + wide), level, error, 0, kind, "the objective's own standard error")
 
     def __float__(self) -> float:
@@ -143,7 +153,7 @@ def expected(
     if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < least:
         why = " of a chain, whose neighbours are alike" if kind == "chain" else ""
         raise ValueError(f"expected n >= {least} draws{why}, got {n!r}")
-    _refuse_level(level)
+    refuse_level(level)
     values = values_of(f, draw(int(n)), int(n))
     parts = values
     assumes = "independent draws"
@@ -153,10 +163,19 @@ def expected(
         assumes = f"a chain that has forgotten its beginning, and {count} batches of draws nearly independent"
     elif not kind:
         assumes += ", of which the objective's sample says nothing"
+    return mean_of(values, kind, assumes, level, parts)
+
+
+def mean_of(
+    values: NDArray[np.float64], kind: str, assumes: str, level: float, parts: NDArray[np.float64] | None = None
+) -> Expectation:
+    """The mean of draws with Student's interval, from how they differ, or some parts of them that are independent."""
+    refuse_level(level)
+    parts = values if parts is None else parts
     mean, error = values.mean(0), parts.std(0, ddof=1) / math.sqrt(len(parts))
-    wide = _t(level, len(parts) - 1) * error
+    wide = student(level, len(parts) - 1) * error
     span = (_amount(mean - wide), _amount(mean + wide))
-    return Expectation(_amount(mean), span, level, _amount(error), int(n), kind, assumes)
+    return Expectation(_amount(mean), span, level, _amount(error), len(values), kind, assumes)
 
 
 # --- a test -------------------------------------------------------------------------------------------
@@ -238,7 +257,7 @@ def compared(one: Answers, other: object, X: Any, level: float, named: dict[str,
     """The log of the ratio of what two fitted learners give rows; arguments by name go to those that take them."""
     from sklearn.utils.validation import check_is_fitted
 
-    _refuse_level(level)
+    refuse_level(level)
     if not hasattr(other, "log_prob") or not hasattr(other, "training_"):
         raise TypeError(f"expected another fitted learner with log_prob, got {type(other).__name__}")
     pair: Any = (one, other)
@@ -262,7 +281,7 @@ def compared(one: Answers, other: object, X: Any, level: float, named: dict[str,
     if n < 2:
         return BayesFactor(total, None, level, None, n, kinds, d)
     error = float(d.std(ddof=1)) * math.sqrt(n)
-    wide = _t(level, n - 1) * error
+    wide = student(level, n - 1) * error
     return BayesFactor(total, (total - wide, total + wide), level, error, n, kinds, d)
 
 

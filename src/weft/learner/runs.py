@@ -31,7 +31,7 @@ from weft.engine.engine import Engine
 from weft.engine.fresh import estranged, staying
 from weft.engine.loop import Plan, Record, begin, stop, training
 from weft.engine.progress import Bar
-from weft.engine.replicas import admitted, called, gathered
+from weft.engine.replicas import admitted, gathered
 from weft.engine.schedule import is_plateau, is_torch_scheduler
 from weft.engine.solving import solving
 from weft.engine.taking import takes, thawed
@@ -41,7 +41,7 @@ from weft.learner.settings import Settings, optimizers_of
 from weft.learner.training import Begun, Phase, Run, Training
 
 if TYPE_CHECKING:
-    from weft.learner.estimator import Learner
+    pass
 
 __all__ = [
     "Kind",
@@ -50,7 +50,6 @@ __all__ = [
     "go_on",
     "learned",
     "make_engine",
-    "plan_of",
     "records",
     "start",
     "train_all",
@@ -308,23 +307,6 @@ def _kinds(strategy: Strategy) -> list[type]:
 
 
 # --- training -------------------------------------------------------------------------------------------
-
-
-def plan_of(learner: Learner, source: Source, validation: Source | None, *, solved: bool, once: bool) -> Plan:
-    """How long a learner trains on a source: in passes where it has an end, in steps elsewhere; or `once` through."""
-    if learner.epochs is not None and source.epoch is None:
-        raise ValueError(f"{called(source)} has no end to a pass: give steps instead of epochs={learner.epochs}")
-    if once and source.epoch is not None:
-        steps, every = source.epoch, source.epoch
-    elif learner.steps is not None or source.epoch is None:
-        steps = 1000 if learner.steps is None else int(learner.steps)
-        every = max(1, steps // 50)
-    else:
-        steps = (50 if learner.epochs is None else int(learner.epochs)) * source.epoch
-        every = source.epoch
-    if learner.every is not None or solved:
-        every = learner.every or 1
-    return Plan(steps=steps, every=every, patience=learner.patience, validation=validation, memory=learner.memory)
 
 
 def admit(runs: list[Run], source: Source, validation: Source | None) -> list[Run]:

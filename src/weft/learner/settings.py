@@ -182,8 +182,8 @@ def as_seed(random_state: Any) -> int:
 
 _SHARED = {
     *("augment", "batch_size", "callbacks", "class_weight", "device", "dtype", "epochs", "every", "folder", "keep"),
-    *("memory", "metrics", "monitor", "objective__class_weight", "patience", "precision", "replicas", "steps"),
-    *("validation", "verbose", "warm_start"),
+    *("env_steps", "memory", "metrics", "monitor", "objective__class_weight", "patience", "precision", "replicas"),
+    *("steps", "validation", "verbose", "warm_start"),
 }
 
 
@@ -291,6 +291,7 @@ LEGAL: dict[str, Legal] = {
     "schedule": _Read("a schedule's name, a function of progress, or a class of torch.optim", as_schedule),
     "epochs": Whole(0) | None,
     "steps": Whole(0) | None,
+    "env_steps": Whole(1) | None,
     "batch_size": Whole(1) | None,
     "accumulate": Whole(1),
     "clip": Number(0, ends="()") | None,
@@ -350,8 +351,10 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
             f"({type(learner.validation).__name__}); give them together, or a share: validation=0.2"
         )
     check_metrics(learner, objective)
-    if learner.epochs is not None and learner.steps is not None:
-        raise ValueError(f"expected epochs or steps, got both ({learner.epochs} and {learner.steps}); leave one out")
+    lengths = {name: getattr(learner, name) for name in ("epochs", "steps", "env_steps")}
+    told_twice = [f"{name}={value}" for name, value in lengths.items() if value is not None]
+    if len(told_twice) > 1:
+        raise ValueError(f"expected one of epochs, steps and env_steps, got {' and '.join(told_twice)}; leave one out")
 
 
 def refuse_start(learner: Learner, objective: Objective, *, again: bool, task: Any) -> None:
@@ -372,7 +375,7 @@ def refuse_start(learner: Learner, objective: Objective, *, again: bool, task: A
         )
 
 
-_DESCENT = ("epochs", "steps", "batch_size", "optimizer", "schedule", "accumulate", "clip")
+_DESCENT = ("epochs", "steps", "env_steps", "batch_size", "optimizer", "schedule", "accumulate", "clip")
 
 
 def warn_of_idle(learner: Learner, each: Sequence[Settings]) -> None:

@@ -14,12 +14,16 @@ from torch.utils.data import Dataset
 
 from weft.core.objective import Objective
 from weft.core.source import Source
+from weft.engine.replicas import called
 from weft.learner.columns import Columns
+from weft.learner.evaluating import refuse_labels
+from weft.learner.few import judging
 from weft.learner.reading import COLUMNS, Reader, unpack
 from weft.learner.settings import Settings, rows_alone
-from weft.sources import Arrays, Mapped
+from weft.sources import Arrays, Mapped, batchwise
 from weft.sources.cast import Cast
 from weft.sources.drawn import DrawnAnew
+from weft.sources.rowed import Rowed
 
 __all__ = ["match", "sources"]
 
@@ -35,6 +39,11 @@ def sources(
         raise ValueError(
             f"{strategy!r} learns from episodes with a support and a query part, got arrays; call fit(Episodes(...)), "
             "see weft.sources.Episodes"
+        )
+    if objective.episodic:
+        raise ValueError(
+            f"{type(objective).__name__} learns from episodes with a support and a query part, got arrays; call "
+            "fit(Episodes(...)), see weft.sources.Episodes"
         )
     if grouped and environment is None:
         raise ValueError(
@@ -83,18 +92,28 @@ def sources(
         return source, Arrays(**rows)
     if held is not None:
         _refuse_validation(held, source, objective.fields)
+        if held.acts:
+            refuse_labels(reader.learner, held.spec["action"], "played in for validation")
     return source, held
 
 
 def _refuse_validation(held: Source, source: Source, fields: tuple[str, ...]) -> None:
     """Raises where a validation source does not give rows like those of training."""
-    name = type(held.source if isinstance(held, Cast) else held).__name__
-    if held.episodic:
+    if held.episodic and not source.episodic:
         raise ValueError(
-            f"expected validation to give rows, got {name}, whose episodes ask for adaptation before they are judged; "
-            "leave validation out (every step's episodes are new, and the loss is that of their query parts), and "
-            "measure learner.adapt(X, y) on other tasks afterwards"
+            f"expected validation to give rows, as training does, got {called(held)}, whose episodes ask for "
+            "adaptation before they are judged; train on episodes as well, by MAML() or by an objective that reads them"
         )
+    if held.acts and "x" in fields:  # what has learned from labels, played
+        for own, there in (("x", "observation"), ("y", "action")):
+            kinds = [(field.shape, field.classes) for field in (source.spec.get(own), held.spec[there]) if field]
+            if any(kind != kinds[0] for kind in kinds):
+                said = [f"shape {shape}" + f" and {count} classes" * (count is not None) for shape, count in kinds]
+                raise ValueError(
+                    f"expected validation in a world whose {there} has {said[0]}, as {own!r} has in training, got "
+                    f"{called(held)} with {said[1]}"
+                )
+        return
     for field in fields:
         if field in source.spec and field not in held.spec:
             raise ValueError(f"expected validation with the field {field!r} as in training, got {sorted(held.spec)}")
@@ -102,6 +121,11 @@ def _refuse_validation(held: Source, source: Source, fields: tuple[str, ...]) ->
             raise ValueError(
                 f"expected validation with {field!r} of shape {source.spec[field].shape} as in training, got "
                 f"{held.spec[field].shape}"
+            )
+        known, given = (one.spec[field].classes if field in one.spec else None for one in (source, held))
+        if known is not None and given is not None and given > known:
+            raise ValueError(
+                f"expected validation with at most {known} classes of {field!r}, as training has, got {given}"
             )
 
 
@@ -152,10 +176,16 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
     name, objective, strategy = type(source).__name__, settings.objective, settings.strategy
     if strategy.sight.episodic and not source.episodic:
         raise ValueError(f"{strategy!r} learns from episodes, got {name}; wrap it in Episodes")
-    if source.episodic and not strategy.sight.episodic:
+    if objective.episodic and not source.episodic:
         raise ValueError(
-            f"{name} gives episodes with a support and a query part, which {strategy!r} does not know; use MAML(), "
-            "with inner_steps=0 to train on the query parts"
+            f"{type(objective).__name__} learns from episodes, got {name}; give it Episodes((X, y), ways=...), or "
+            "another source of episodes"
+        )
+    if source.episodic and not strategy.sight.episodic and not objective.episodic:
+        raise ValueError(
+            f"{name} gives episodes with a support and a query part, which neither {strategy!r} nor "
+            f"{type(objective).__name__} reads; use MAML() (with inner_steps=0 to train on the query parts), or an "
+            "objective that reads episodes (episodic = True)"
         )
     if strategy.sight.grouped and not source.grouped:
         raise ValueError(f"{strategy!r} compares environments, got {name} without any; make it with grouped=True")
@@ -164,6 +194,12 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
         raise ValueError(
             f"expected batches with {first!r}, which {type(objective).__name__} reads, got {name} with "
             f"{sorted(source.spec)}; choose an objective for what this source gives"
+        )
+    missing = [field for field in objective.fields if field not in source.spec] if source.acts else []
+    if missing:
+        raise ValueError(
+            f"expected play with {missing[0]!r}, which {type(objective).__name__} reads, got {name} with "
+            f"{sorted(source.spec)}; whole episodes are played by Rollouts, stretches by Segments, steps by Replay"
         )
     for field in objective.companions:
         if field not in source.spec:
@@ -180,6 +216,16 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
         raise ValueError(
             f"{type(objective).__name__} learns from what the current policy does, got {name}, whose rows are given; "
             "use a source that acts, such as Rollouts"
+        )
+    if objective.on_policy and source.episodic and not source.adapts:
+        raise ValueError(
+            f"{strategy!r} learns a policy from queries that the adapted policy plays, got {name}, which does not say "
+            "that it plays them so (adapts = True); let it play the query by state.adapt(support)"
+        )
+    if objective.on_policy and source.stale:
+        raise ValueError(
+            f"{type(objective).__name__} learns from what the current policy does, got {name}, whose rows an earlier "
+            "one has played; play anew for each update, by Rollouts or by Segments(passes=1, batch_size=None)"
         )
     if objective.class_weight is not None:
         raise ValueError(
@@ -216,4 +262,13 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
         raise ValueError(f"expected validation to be a source, as {name} is one, got {held!r}; pass a source or None")
     if held is not None:
         _refuse_validation(held, source, objective.fields)
-    return Cast(source if settings.augment is None else Mapped(source, settings.augment), settings.dtype), held
+        held = judging(reader.learner, objective, held, source)
+    if settings.augment is not None:
+        mapped = Mapped(source, settings.augment)
+        if not isinstance(settings.augment, batchwise) and mapped.field not in objective.fields:
+            raise ValueError(
+                f"expected augment to change what {type(objective).__name__} reads, {objective.fields}, got a function "
+                f"of a row of {mapped.field!r}, the first field of {name}; mark one of the whole batch @batchwise"
+            )
+        source = mapped
+    return Cast(Rowed(source) if objective.episodic else source, settings.dtype), held

@@ -11,17 +11,24 @@ from uuid import uuid4
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from weft.core.configured import closest
 from weft.core.source import Batch, Spec
 from weft.core.state import State
+from weft.engine import asking
 from weft.engine.answering import answers, measured
-from weft.engine.asking import fitting_measure
 from weft.engine.engine import Engine
 from weft.engine.loop import History
 
-__all__ = ["Begun", "Phase", "Run", "Training"]
+__all__ = ["Begun", "Phase", "Run", "Training", "refuse_unfitted"]
+
+
+def refuse_unfitted(learner: Any) -> None:
+    """Raises for a learner that was not fitted, in scikit-learn's words."""
+    if not learner.__sklearn_is_fitted__():  # which scikit-learn asks last, after much that costs more than an answer
+        check_is_fitted(learner)
 
 
 class Run(NamedTuple):
@@ -90,6 +97,9 @@ class Training:
     @property
     def answering(self) -> list[list[Run]]:
         """Every replica as the single runs that answer for it: one, where the strategy does not say otherwise."""
+        if len(self.runs) == 1 and self.runs[0].state.replicas is None:
+            engine, state = self.runs[0]
+            return [[Run(engine, one) for one in answers(engine, state)]]
         each = [(engine, state, answers(engine, state)) for engine, state in self.runs]
         return [
             [Run(engine, one.replica(k)) for one in found]
@@ -123,7 +133,7 @@ def _measured(run: Run, data: Batch, rows: Tensor, measure: str) -> NDArray[np.f
     def few(_: State) -> Batch:
         return {name: values[rows[:16]].to(state.device) for name, values in data.items()}
 
-    at_a_time = fitting_measure(state, kind, few, len(rows), memory)
+    at_a_time = asking.fitting_measure(state, kind, few, len(rows), memory)
 
     def batches(_: State) -> Iterator[Batch]:
         for part in rows.split(at_a_time):
@@ -133,7 +143,7 @@ def _measured(run: Run, data: Batch, rows: Tensor, measure: str) -> NDArray[np.f
                 batch = {name: v.expand(engine.replicas, *v.shape) for name, v in batch.items()}
             yield batch
 
-    values = measured(engine, state, batches)
+    values = measured(engine, state, lambda at: asking.measure(at, batches(at)))
     if measure not in values:
         raise closest(measure, values, f"a measure that {type(engine.objective).__name__} reports")
     each: NDArray[np.float64] = values[measure].detach().double().reshape(-1).cpu().numpy()
