@@ -127,9 +127,12 @@ def engine_of(
     from weft.core.optimizer import as_optimizer
     from weft.engine import Engine
     from weft.engine.build import build
+    from weft.engine.replicas import begun
 
     replicas = options.get("replicas")
     built = build(objective, source.spec, 0, torch.float32)
     optimizers = {player: as_optimizer(optimizer) for player in built.players or ("",)}
     engine = Engine(built, strategy, optimizers, grouped=source.grouped, episodic=source.episodic, **options)
-    return engine, engine.init(list(range(replicas or 1)), torch.device(device))
+    state = engine.init(list(range(replicas or 1)), torch.device(device))
+    state.source = begun(source, state)
+    return engine, state

@@ -168,12 +168,14 @@ def test_every_promise_is_held_by_a_test():
     assert len(_promises(page)) >= 25
     assert re.findall(r"^## (\w+)", page, re.MULTILINE) == [
         "Kills",
+        "Acting",
         "Densities",
         "Autoregressive",
         "Latent",
         "Ranks",
         "Replicas",
         "Draws",
+        "Acting",
         "Samples",
         "Data",
         "Memory",
@@ -224,7 +226,7 @@ def test_the_catalogue_holds_every_method(site):
 
 def test_the_catalogue_shows_what_a_method_takes_without_types(site):
     for room, call in {
-        "sources": "Episodes(draw, *, tasks=25, shots=10, queries=None, classes=None)",
+        "sources": "Episodes(draw, *, tasks=25, shots=10, queries=None, ways=None, classes=None)",
         "objectives": "GAN(latent=2, *, generator=None, critic=None, hidden=(128, 128), critic_steps=1",
         "attacks": "PGD(*, eps=0.1, steps=1, step=None, start='clean', bounds='rows')",
     }.items():

@@ -14,6 +14,7 @@ from weft.bench.pictures import BLUE, GREEN, INK, ORANGE, note
 from weft.data import CartPole
 from weft.engine.build import build
 from weft.engine.engine import Engine
+from weft.engine.replicas import begun
 from weft.objectives import REINFORCE
 from weft.sources import Rollouts
 from weft.strategies import ERM
@@ -102,7 +103,9 @@ def learner_of(seed: int, baseline: str, source: Any) -> tuple[Engine, Any]:
     """An engine and a freshly drawn policy."""
     objective = REINFORCE(hidden=(5,), discount=DISCOUNT, exact=True, baseline=baseline)
     engine = Engine(build(objective, source.spec, 0, torch.float64), ERM(), {"": Optimizer("sgd", lr=0.1)})
-    return engine, engine.init([seed], torch.device("cpu"))
+    state = engine.init([seed], torch.device("cpu"))
+    state.source = begun(source, state)
+    return engine, state
 
 
 def gradient(engine: Engine, state: Any, batch: Any) -> Any:

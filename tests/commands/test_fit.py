@@ -177,7 +177,7 @@ def test_objectives_without_a_target(table, tmp_path):
         (["--target", "kind", "--objective", "gan"], "leave --target out"),
         (["--target", "kind", "--optimizer", "adamm"], "did you mean 'adam'?"),
         (["--target", "kind", "--optimizer", "sgd(rate=1)"], "rate"),
-        (["--target", "kind", "--epochs", "3", "--steps", "3"], "epochs or steps"),
+        (["--target", "kind", "--epochs", "3", "--steps", "3"], "one of epochs, steps and env_steps"),
         (["--target", "kind", "--batch-size", "-1"], "batch_size"),
         (["--target", "kind", "--replicas", "0"], "replicas"),
         (["--target", "kind", "--validation", "1.5"], "share"),

@@ -61,7 +61,21 @@ from weft.objectives import (
     StateSpace,
     WaveNet,
 )
-from weft.sources import Arrays, Episodes, Mapped, Parquet, Rollouts, Shards, Stream, Unpaired, Windows
+from weft.sources import (
+    Arrays,
+    DAgger,
+    Demonstrations,
+    Episodes,
+    Mapped,
+    Parquet,
+    Rollouts,
+    Segments,
+    Shards,
+    Stream,
+    Unpaired,
+    Windows,
+)
+from weft.sources import Replay as Memory
 from weft.strategies import (
     AGEM,
     CORAL,
@@ -99,6 +113,7 @@ rng = np.random.default_rng(0)
 ROWS = 120
 X = rng.normal(size=(ROWS, 5)).astype(np.float32)
 SITE = np.repeat([0, 1, 2], [50, 40, 30])  # unequal environments
+KIND = np.repeat(np.arange(15), np.arange(15) % 3 + 7)  # fifteen kinds of seven to nine rows
 SCORE = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0]) + 0.2 * rng.normal(size=ROWS)
 LABEL = (SCORE > 0).astype(int)
 FEW = np.where(np.arange(ROWS) % 3 == 0, -1, LABEL)
@@ -120,6 +135,11 @@ def both_targets(keys, rows):
     """Rows of an environment with both targets."""
     drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)
     return {"x": drawn["x"], **{name: target[drawn["y"]] for name, target in TARGETS.items()}}
+
+
+def rightwards(seen):
+    """Who knows the corridor."""
+    return torch.ones(len(seen), dtype=torch.int64)
 
 
 def corridor():
@@ -556,15 +576,24 @@ SOURCES = {
     "stream": lambda: Stream(TensorDataset(torch.as_tensor(X), torch.as_tensor(LABEL)), batch_size=25, classes=2),
     "parquet": lambda: Parquet(parquet_file(), {"x": ["x0", "x1"], "y": "label"}, batch_size=25, buffer=40, classes=2),
     "shards": lambda: Shards(shard(), {"x": "npy", "y": "cls"}, batch_size=25, buffer=40, classes=2),
+    "demonstrations": lambda: Demonstrations(corridor(), rightwards, episodes=8, stray=0.2, horizon=20, batch_size=16),
+    "dagger": lambda: DAgger(corridor(), rightwards, envs=3, length=5, updates_each=2, batch_size=8),
     "windows": lambda: Windows("to be or not to be", context=5, batch_size=3),
     "windows, held out": lambda: Windows(torch.arange(60) % 7, context=5, batch_size=3, holdout=0.2),
+    "rollouts": lambda: Rollouts(corridor(), envs=3),
+    "rollouts, grouped": lambda: Rollouts([corridor(), corridor()], envs=3),
+    "segments": lambda: Segments(corridor(), envs=3, length=8, passes=2, batch_size=12),
+    "segments, grouped": lambda: Segments([corridor(), corridor()], envs=3, length=8),
+    "replay": lambda: Memory(corridor(), envs=2, capacity=40, start=16, batch_size=8, every=3, updates_each=2),
     "episodes": lambda: Episodes(sinusoids, tasks=3, shots=4, queries=5),
     "episodes, arrays": lambda: Episodes((X, LABEL, SITE), tasks=3, shots=4, classes=2),
+    "episodes, ways": lambda: Episodes((X, KIND), tasks=3, ways=5, shots=1, queries=3),
+    "episodes, ragged": lambda: Episodes((X, KIND), tasks=3, ways=5, shots=(1, 4), queries=(2, 9)),
 }
 
 
 def missing():
     """Names in the catalogue that have no case here: a new method must join the contract."""
     known = {"objectives": set(OBJECTIVES), "strategies": {n.partition(",")[0] for n in STRATEGIES}}
-    known["sources"] = {n.partition(",")[0] for n in SOURCES} | {"rollouts"}  # whose objective acts: tests/sources
+    known["sources"] = {n.partition(",")[0] for n in SOURCES}
     return {f: sorted({e.name for e in entries(f)} - names) for f, names in known.items()}

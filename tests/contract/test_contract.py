@@ -417,6 +417,7 @@ class Undeclared(Objective):
     """Acts, and does not say whether rows of an earlier policy may be learned from."""
 
     fields, progress, provides, laws = REINFORCE.fields, REINFORCE.progress, REINFORCE.provides, REINFORCE.laws
+    trajectories = True
     build, forward, distribution, measure = (
         getattr(REINFORCE, name) for name in ("build", "forward", "distribution", "measure")
     )

@@ -139,7 +139,8 @@ def test_traits_follow_by_rule():
     assert "earlier policy" in Replay().refuses(Wrapped(REINFORCE()))
     assert not Wrapped(Regression()).on_policy
     assert Wrapped(REINFORCE()).declares("on_policy")
-    assert not Wrapped(Regression()).declares("on_policy")
+    assert Wrapped(Regression()).declares("on_policy")
+    assert not Wrapped(Normal()).declares("on_policy")
     wrapped = Wrapped(Classification(class_weight="balanced"))
     assert (wrapped.targets, wrapped.class_weight, wrapped.fields) == ("classes", "balanced", ("x", "y"))
     assert Wrapped(GAN()).optimizer is GAN.optimizer

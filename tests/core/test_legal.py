@@ -21,6 +21,7 @@ from weft.engine.build import build
 from weft.learner.settings import replica_settings
 from weft.objectives import DANN, GAN, Classification, Regression
 from weft.sources import Arrays, Episodes
+from weft.sources import Replay as Memory
 from weft.strategies import EWC, AdversarialTraining, ANDMask, GenerativeReplay, Laplace
 from weft.testing import check_objective
 
@@ -45,7 +46,14 @@ NEEDED = {
     "Mapped": {"source": Arrays(torch.zeros(2, 1)), "function": torch.neg},
     "Parquet": {"paths": parquet_file(), "fields": {"x": ["x0", "x1"], "y": "label"}},
     "Shards": {"paths": shard(), "fields": {"x": "npy", "y": "cls"}},
-    "Rollouts": {"environment": CartPole()},
+    "Rollouts": {"world": CartPole()},
+    "Segments": {"world": CartPole()},
+    Memory: {"world": CartPole()},
+    "Demonstrations": {"world": CartPole(), "expert": lambda seen: (seen[:, 2] > 0).long()},
+    "DAgger": {"world": CartPole(), "expert": lambda seen: (seen[:, 2] > 0).long()},
+    "Running": {"shape": (2,)},
+    "RunningReturn": {"envs": 2},
+    "SlowCopy": {"net": torch.nn.Linear(1, 1)},
     "Stream": {"loader": [torch.zeros(2, 1)]},
     "Unpaired": {"a": Arrays(torch.zeros(2, 1)), "b": Arrays(torch.zeros(2, 1))},
     "Windows": {"text": "ab" * 200},
@@ -69,13 +77,15 @@ OPTIMIZERS = [
 TAKES = {
     "a numeral as text": ["Optimizer.freeze", "Learner.folder"],
     "a bool": ["*.foreach", "*.fused"],
-    "None": ["Learner.batch_size", "PGD.bounds"],
+    "None": ["Learner.batch_size", "Demonstrations.batch_size", "PGD.bounds", "Running*.clip"],
     "-1": ["Adafactor.beta2_decay"],
     "0": [
         *("*.strength", "*.threshold", "*.anneal", "*.before", "*.share", "TemporalANDMask.decay", "*.shrink"),
         *("Fishr.ema", "GroupDRO.rate", "MAML.inner_lr", "MAML.inner_steps", "PGD.eps", "*.dropout"),
         *("*.floor", "*.prior", "*.tolerance", "*.smoothing"),
         "RBM.enumerate",
+        *("Replay.explore", "Replay.priority", "Replay.correction"),
+        *("DAgger.beta", "Demonstrations.stray", "Demonstrations.random_state", "RunningReturn.discount"),
         *("LeastSquares.ridge", "REINFORCE.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("Histogram.tails", "LDA.tolerance"),
@@ -102,6 +112,7 @@ TAKES = {
             "Adafactor.eps",
             "PGD.bounds",
             "VQVAE.latent",
+            "Running.shape",
         ),
         *("Arrays.x", "Arrays.y", "Arrays.weight", "Arrays.environment", "Arrays.strata"),
     ],
@@ -143,7 +154,7 @@ SETTINGS = [(cls, name) for cls, names in owners() for name in names]
 
 def start(cls, name, value):
     """Work begins with this setting: nothing is trained."""
-    given = {**NEEDED.get(cls.__name__, {}), name: value}
+    given = {**NEEDED.get(cls, NEEDED.get(cls.__name__, {})), name: value}
     if cls in OPTIMIZERS:
         made = Optimizer(cls, **given)
         made.validate()

@@ -21,6 +21,10 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # as a script it stands in its own folder
+from tests.objectives.third_party.dqn import DQN
+from tests.objectives.third_party.ppo import PPO
+
 from weft import Classifier, Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.core import Corpus
@@ -32,7 +36,8 @@ from weft.engine.distributed import agree, anywhere, start, world
 from weft.engine.engine import Engine
 from weft.nets import MLP
 from weft.objectives import GAN, REINFORCE, Classification, Regression
-from weft.sources import Arrays, Episodes, Parquet, Rollouts, batchwise
+from weft.sources import Arrays, Episodes, Parquet, Rollouts, Segments, batchwise
+from weft.sources import Replay as Memory
 from weft.strategies import (
     AGEM,
     EMA,
@@ -235,10 +240,27 @@ def game(**settings):
     return result(learner.fit(X))
 
 
-def play():
+def moves_of():
     moves = torch.tensor([[[0.2, 0.8], [0.9, 0.1]], [[0.5, 0.5], [0.1, 0.9]]])
-    source = Rollouts(FiniteMDP(moves, torch.tensor([[0.0, 1.0], [0.5, 0.0]]), horizon=3), envs=5)
+    return FiniteMDP(moves, torch.tensor([[0.0, 1.0], [0.5, 0.0]]), horizon=3)
+
+
+def play():
+    source = Rollouts(moves_of(), envs=5)
     learner = Learner(REINFORCE(hidden=(8,)), steps=4, dtype="float64", random_state=0, device="cpu")
+    return result(learner.fit(source))
+
+
+def remember(**settings):
+    """A memory of steps, drawn by priority; a slow copy follows."""
+    source = Memory(moves_of(), envs=2, capacity=60, start=20, batch_size=9, every=3, updates_each=2, **settings)
+    learner = Learner(DQN(hidden=(8,), renew=3), steps=7, dtype="float64", random_state=0, device="cpu")
+    return result(learner.fit(source))
+
+
+def segments():
+    source = Segments(moves_of(), envs=3, length=5, passes=2, batch_size=5)
+    learner = Learner(PPO(hidden=(8,)), steps=8, dtype="float64", random_state=0, device="cpu")
     return result(learner.fit(source))
 
 
@@ -324,6 +346,9 @@ CASES = {
     "mass of examples": lambda: tokens(ANDMask(threshold=0.1, each="example")),
     "ended by a callback": lambda: classify(environment=None, callbacks=[lambda record: record["epoch"] == 1]),
     "rollouts": play,
+    "segments": segments,
+    "a memory of steps": remember,
+    "a memory of steps, by priority": lambda: remember(priority=0.6),
     "rows of a file": from_file,
     "rows of a file, replicas": lambda: from_file(replicas=2),
     "sharpness": lambda: classify(SAM(radius=0.2), environment=None),

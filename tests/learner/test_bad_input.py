@@ -486,7 +486,7 @@ CASES = {
     # parameters out of range
     "epochs and steps": (
         lambda: classifier(steps=3).fit(X, LABELS),
-        r"epochs or steps, got both \(1 and 3\); leave one out",
+        r"one of epochs, steps and env_steps, got epochs=1 and steps=3; leave one out",
     ),
     "two as validation": (
         lambda: classifier(validation=2).fit(X, LABELS),

@@ -1,14 +1,13 @@
 import pytest
 import torch
+from tests.sources.grounds import Crediting, Walk, Whole, state_of
 
-from weft.core.optimizer import as_optimizer
+from weft import Learner
 from weft.core.source import Field
 from weft.data import CartPole, FiniteMDP
-from weft.engine.build import build
-from weft.engine.engine import Engine
-from weft.objectives import REINFORCE
+from weft.engine.replicas import fresh
+from weft.objectives import REINFORCE, Classification
 from weft.sources import Rollouts
-from weft.strategies import ERM
 
 KINDS = ["tensors", "gymnasium"]
 
@@ -21,10 +20,7 @@ def environment(kind):
 
 
 def engine_of(source, seeds=(0,), dtype=torch.float32):
-    built = build(REINFORCE(hidden=(8,)), source.spec, 0, dtype)
-    replicas = len(seeds) if len(seeds) > 1 else None
-    engine = Engine(built, ERM(), {"": as_optimizer("adam")}, grouped=source.grouped, replicas=replicas)
-    return engine, engine.init(list(seeds), torch.device("cpu"))
+    return state_of(source, REINFORCE(hidden=(8,)), seeds, dtype)
 
 
 def first(source, seed=0, step=0):
@@ -47,15 +43,14 @@ def test_shapes_masks_and_spec(kind):
     assert source.resumes == ("exact" if kind == "tensors" else "restart")
     assert (source.horizon, source.grouped, source.epoch) == (500, False, None)
     batch = first(source)
+    lengths = batch["mask"].sum(1).long()
+    longest = int(lengths.max())  # 5 % of a fresh batch of 500 steps would be real
     shapes = {n: tuple(v.shape) for n, v in batch.items()}
     assert shapes == {
-        "observation": (5, 500, 4),
-        "action": (5, 500),
-        "reward": (5, 500),
-        "mask": (5, 500),
-        "advantage": (5, 500),
+        "observation": (5, longest, 4),
+        "next_observation": (5, longest, 4),
+        **dict.fromkeys(("action", "reward", "mask", "terminated", "truncated", "advantage"), (5, longest)),
     }
-    lengths = batch["mask"].sum(1).long()
     assert lengths.min() >= 8  # no CartPole falls sooner
     assert len(lengths.unique()) > 1
     for i, length in enumerate(lengths.tolist()):
@@ -64,6 +59,8 @@ def test_shapes_masks_and_spec(kind):
         assert (batch["reward"][i] == batch["mask"][i]).all()
         assert (batch["advantage"][i, length:] == 0).all()
         assert (batch["observation"][i, length:] == batch["observation"][i, length - 1]).all()
+        assert batch["terminated"][i].nonzero().tolist() == [[length - 1]]
+        assert not batch["truncated"][i].any()
     assert batch["action"].unique().tolist() == [0, 1]
 
 
@@ -97,7 +94,9 @@ def test_an_episode_does_not_depend_on_the_others(kind):
     few = first(Rollouts(environment(kind), envs=2, horizon=40))
     many = first(Rollouts(environment(kind), envs=6, horizon=40))
     for name in ("observation", "action", "reward", "mask"):
-        torch.testing.assert_close(few[name], many[name][:2])
+        length = few[name].shape[1]
+        torch.testing.assert_close(few[name], many[name][:2, :length])
+    assert not many["mask"][:2, length:].any()
 
 
 def test_replicas_play_for_themselves():
@@ -105,7 +104,12 @@ def test_replicas_play_for_themselves():
     engine, state = engine_of(source, (4, 5))
     both = next(engine.batches(source, state))
     for k, seed in enumerate((4, 5)):
-        assert_equal({n: v[k] for n, v in both.items()}, first(source, seed))
+        alone = first(source, seed)
+        length = alone["mask"].shape[1]
+        own = {n: v[k, :, :length] for n, v in both.items()}
+        torch.testing.assert_close(own.pop("advantage"), alone.pop("advantage"))  # of sums as long as the longest
+        assert_equal(own, alone)
+        assert not both["mask"][k, :, length:].any()
 
 
 def test_environments_are_groups():
@@ -115,20 +119,22 @@ def test_environments_are_groups():
     source = Rollouts([CartPole(), Shorter()], envs=3, horizon=30)
     assert source.grouped
     batch = first(source)
-    assert batch["observation"].shape == (2, 3, 30, 4)
+    assert batch["observation"].shape == (2, 3, batch["mask"].shape[-1], 4)
+    assert batch["mask"][0].sum(-1).max() == batch["mask"].shape[-1] > 20
     assert (batch["mask"][1, :, 20:] == 0).all()
+    assert batch["mask"][1].any()
     assert not torch.equal(batch["observation"][0, :, 0], batch["observation"][1, :, 0])
     _, state = engine_of(source)
-    assert next(source.once(state, 100))["observation"].shape == (6, 30, 4)
+    assert next(source.once(state, 100))["observation"].shape[:1] == (6,)
 
 
 def test_dtype_follows_the_learner():
     source = Rollouts(CartPole(), envs=3, horizon=30)
     _, state = engine_of(source, dtype=torch.float64)
     batch = next(source.batches(state))
-    assert {n: v.dtype for n, v in batch.items() if n != "action"} == dict.fromkeys(
-        ("observation", "reward", "mask", "advantage"), torch.float64
-    )
+    numbers = ("observation", "next_observation", "reward", "mask", "advantage")
+    assert {n: batch[n].dtype for n in numbers} == dict.fromkeys(numbers, torch.float64)
+    assert batch["terminated"].dtype == batch["truncated"].dtype == torch.bool
 
 
 def test_discrete_observations_are_one_hot():
@@ -150,11 +156,9 @@ def test_bad_numbers(name, value):
 
 def test_bad_environments():
     pytest.importorskip("gymnasium")
-    with pytest.raises(ValueError, match="expected the id of an installed gymnasium environment, got 'CartPool-v1'"):
+    with pytest.raises(ValueError, match=r"expected .* got 'CartPool-v1'.*CartPole-v1"):
         Rollouts("CartPool-v1")
-    with pytest.raises(ValueError, match="expected an environment with finitely many actions"):
-        Rollouts("Pendulum-v1", envs=2)
-    with pytest.raises(ValueError, match="at least one environment"):
+    with pytest.raises(ValueError, match="at least one world"):
         Rollouts([])
     with pytest.raises(TypeError, match=r"a gymnasium id such as .*, got 3"):
         Rollouts(3)
@@ -163,17 +167,50 @@ def test_bad_environments():
         Rollouts([CartPole(), mdp])
 
 
-@pytest.mark.parametrize("action", [Field((1,), torch.float32), Field((), torch.float32), Field((2,), torch.int64, 3)])
-def test_actions_that_are_numbers_are_refused(action):
-    world = CartPole()
-    world.action = action
-    with pytest.raises(ValueError, match=r"expected an environment with finitely many actions.*not served yet"):
-        Rollouts(world, envs=4)
-    with pytest.raises(ValueError, match="finitely many actions"):
-        Rollouts([world, world], envs=4)
+def test_steps_are_weighted_by_the_mask():
+    """An objective that learns from single steps."""
+    source = Rollouts(Walk(), envs=5)
+    engine, state = state_of(source, Crediting())
+    batch = next(engine.batches(source, state))
+    rows = len(batch["reward"])
+    assert rows % 5 == 0
+    assert torch.equal(batch["weight"], batch["mask"])
+    assert 0 < batch["weight"].sum() < rows
+    by_episode = {n: v.unflatten(0, (5, rows // 5)) for n, v in batch.items()}
+    following = by_episode["reward"].flip(1).cumsum(1).flip(1)
+    torch.testing.assert_close(by_episode["following"], following)
 
 
-def test_a_box_of_gymnasium_is_refused():
-    pytest.importorskip("gymnasium")
-    with pytest.raises(ValueError, match="finitely many actions"):
-        Rollouts("Pendulum-v1", envs=4)
+def test_what_is_told_is_of_the_last_batch_and_steps_add_up():
+    source = Rollouts(Walk(), envs=6)
+    engine, state = state_of(source, Whole())
+    stream, steps = engine.batches(source, state), 0
+    for _ in range(3):
+        batch = next(stream)
+        steps += batch["mask"].sum().item()
+        told = source.report(state)
+        assert told["env_steps"].item() == steps
+        assert told["return"].item() == pytest.approx(batch["reward"].sum(1).mean().item(), abs=1e-6)
+        assert told["length"].item() == pytest.approx(batch["mask"].sum(1).mean().item())
+        state.step += 1
+
+
+def test_a_source_that_looks_is_judged_by_fresh_episodes():
+    source = Rollouts(Walk(), envs=50)
+    _, state = state_of(source, Whole(), (0, 1))
+    state.source = fresh(source, state).source
+    told = source.judge(state)
+    assert set(told) == {"return", "length"}
+    assert told["return"].shape == (2,)
+    assert told["return"][0] != told["return"][1]
+    batch = next(source.once(state, 50))
+    torch.testing.assert_close(told["length"], batch["mask"].sum(-1).mean(-1).double())
+
+
+def test_steps_of_worlds_cannot_tell_updates():
+    with pytest.raises(ValueError, match=r"expected steps=.*for Rollouts, whose episodes nobody knows.*env_steps=100"):
+        Learner(REINFORCE(), env_steps=100).fit(Rollouts(Walk(), envs=2))
+    with pytest.raises(ValueError, match=r"expected one of epochs, steps and env_steps, got steps=3 and env_steps=100"):
+        Learner(REINFORCE(), steps=3, env_steps=100).fit(Rollouts(Walk(), envs=2))
+    with pytest.raises(ValueError, match=r"which does not act, got env_steps=100"):
+        Learner(Classification(), env_steps=100).fit([[0.0], [1.0]], [0, 1])

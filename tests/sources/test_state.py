@@ -8,7 +8,7 @@ from weft import Learner
 from weft.core import Field, Source
 from weft.core.random import fold, gauss
 from weft.core.state import State
-from weft.engine.replicas import batches, begun
+from weft.engine.replicas import apart, batches, begun, fresh
 from weft.objectives import LeastSquares, Regression
 from weft.sources import Arrays
 from weft.strategies import EWC
@@ -173,6 +173,14 @@ def test_probes_and_looks_leave_no_trace(source):
     watched = learner(replicas=2, validation=SOURCES["in place"]()).fit(source)
     equal(state_of(watched).source, state_of(plain).source)
     same_weights(watched, plain)
+
+
+def test_copies_to_look_with_have_buffers_of_their_own():
+    state = State(objective=None, params={}, buffers={"seen": torch.tensor(1)}, seeds=torch.tensor(0))
+    state.source = {"seen": torch.tensor(1)}
+    for view in (apart(state), fresh(Memory(), state)):
+        view.buffers["seen"] = view.buffers["seen"] + 1
+        assert state.buffers["seen"] == 1
 
 
 def test_a_validation_source_has_a_tree_of_its_own():

@@ -10,6 +10,7 @@ from weft.core.objective import Output
 from weft.data import CartPole, FiniteMDP
 from weft.engine.build import build
 from weft.engine.engine import Engine
+from weft.engine.replicas import begun
 from weft.objectives import REINFORCE
 from weft.sources import Rollouts
 from weft.strategies import ERM, EWC, MAML, AdversarialTraining, ANDMask
@@ -42,7 +43,9 @@ def world(horizon=3):
 def engine_of(objective, source):
     built = build(objective, source.spec, 0, torch.float64)
     engine = Engine(built, ERM(), {"": Optimizer("sgd", lr=0.1)}, grouped=source.grouped)
-    return engine, engine.init([0], torch.device("cpu"))
+    state = engine.init([0], torch.device("cpu"))
+    state.source = begun(source, state)
+    return engine, state
 
 
 def gradient_of(engine, state, batch):
