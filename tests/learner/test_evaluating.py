@@ -314,8 +314,12 @@ def test_labels_play_only_where_they_are_actions():
     left = (seen[:, 2] > 0).astype(int)
     net = Classifier(epochs=1, random_state=0)
     assert net.fit(seen, left).evaluate(CartPole(), 2).returns.shape == (2,)
-    for y, said in ((np.array(["a", "b"])[left], "'a', 'b'"), (left + 1, "1, 2"), (left + 2 * (seen[:, 1] > 0), "0, 1")):
-        with pytest.raises(ValueError, match=rf"the actions 0..1 of the world .* evaluated in, got the labels \[{said}"):
+    for y, said in (
+        (np.array(["a", "b"])[left], "'a', 'b'"),
+        (left + 1, "1, 2"),
+        (left + 2 * (seen[:, 1] > 0), "0, 1"),
+    ):
+        with pytest.raises(ValueError, match=rf"the actions 0..1 of .* evaluated in, got the labels \[{said}"):
             net.fit(seen, y).evaluate(CartPole(), 2)
     with pytest.raises(ValueError, match="evaluated in, got numbers; call fit"):
         Regressor(epochs=1).fit(seen, seen[:, 0]).evaluate(CartPole(), 2)
