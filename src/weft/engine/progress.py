@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "pieces"]
 
 
-def _progress() -> Progress:
+def _progress(*, transient: bool = False) -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
@@ -27,6 +27,7 @@ def _progress() -> Progress:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[shown]}"),
+        transient=transient,
     )
 
 
@@ -38,7 +39,9 @@ class _Done(Protocol):
 
 @contextmanager
 def pieces(what: str, rows: int, count: int, *, shown: bool) -> Iterator[_Done]:
-    """A bar over rows done piece by piece; none where there is one piece. Of several processes the first shows.
+    """A bar over rows done piece by piece, which goes when they are; none where there is one piece.
+
+    Of several processes the first shows.
 
     Args:
         what: is done.
@@ -49,7 +52,7 @@ def pieces(what: str, rows: int, count: int, *, shown: bool) -> Iterator[_Done]:
     if not shown or count < 2 or world()[0] > 0:
         yield lambda rows: None
         return
-    with _progress() as bar:
+    with _progress(transient=True) as bar:
         task = bar.add_task(what, total=rows, shown="")
         yield lambda rows: bar.advance(task, rows)
 
