@@ -4,7 +4,9 @@ from functools import wraps
 
 import numpy as np
 import pytest
+import rich
 import torch
+from rich.console import Console
 from torch import nn
 
 from weft import Classifier, Learner
@@ -12,6 +14,7 @@ from weft.core import capability
 from weft.core.random import normal
 from weft.core.trees import tree_leaves
 from weft.engine import memory as watched
+from weft.engine import progress
 from weft.engine.gradients import squares as module
 from weft.engine.memory import peak, rows_at_a_time
 from weft.measures import environment_risk, fisher
@@ -221,8 +224,13 @@ def test_the_peak_of_an_answer_of_many_draws_fits():
 # --- what is shown ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr(rich, "_console", Console(force_terminal=True, force_interactive=True))
+
+
 @pytest.mark.parametrize("replicas", [None, 2])
-def test_a_long_answer_shows_a_bar_and_a_short_one_none(capsys, replicas):
+def test_a_long_answer_shows_a_bar_and_a_short_one_none(capsys, terminal, replicas):
     rows = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
     settings = {"steps": 1, "random_state": 0, "device": "cpu", "replicas": replicas}
     told = Learner(Drawing(latent=2, hidden=(4,)), memory=2**20, **settings).fit(rows[:64]).set_params(verbose=True)
@@ -239,9 +247,13 @@ def test_a_long_answer_shows_a_bar_and_a_short_one_none(capsys, replicas):
     told.set_params(verbose=True)
 
 
-def test_of_several_processes_the_first_shows(capsys, monkeypatch):
-    from weft.engine import progress
+def test_where_nobody_looks_a_bar_leaves_nothing(capsys):
+    with progress.pieces("asked", 10, 5, shown=True) as done:
+        done(10)
+    assert capsys.readouterr().out.strip() == ""
 
+
+def test_of_several_processes_the_first_shows(capsys, terminal, monkeypatch):
     monkeypatch.setattr(progress, "world", lambda: (1, 2))
     with progress.pieces("asked", 10, 5, shown=True) as done:
         done(2)
