@@ -27,6 +27,7 @@ from weft.objectives import (
     ICA,
     LDA,
     MADE,
+    MPC,
     NADE,
     NCE,
     RBM,
@@ -40,6 +41,8 @@ from weft.objectives import (
     Classification,
     Dequantized,
     DiscreteVAE,
+    Dyna,
+    Dynamics,
     FactorAnalysis,
     Gaussian,
     GaussianMixture,
@@ -140,6 +143,42 @@ def both_targets(keys, rows):
 def rightwards(seen):
     """Who knows the corridor."""
     return torch.ones(len(seen), dtype=torch.int64)
+
+
+def ladder():
+    """Places in a row; at each another way leads on and pays, and the other one back to the first."""
+    on, back = torch.eye(4).roll(1, 1), torch.eye(4)[:1].expand(4, 4)
+    ways = torch.stack([torch.stack([on[k], back[k]] if k % 2 else [back[k], on[k]]) for k in range(4)])
+    pays = torch.stack([torch.tensor([float(k % 2), float(1 - k % 2)]) for k in range(4)])
+    return FiniteMDP(ways, pays, horizon=8)
+
+
+@cache
+def steps_taken():
+    """Steps of an expert that errs now and then, by field."""
+    given = Demonstrations(corridor(), rightwards, episodes=20, stray=0.4, horizon=20)
+    names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
+    return {name: given.fields[name][:ROWS] for name in names}
+
+
+def walked(kind):
+    """Steps that were taken, for what learns from any; as groups, in two halves."""
+    if kind != "groups":
+        return Demonstrations(corridor(), rightwards, episodes=8, stray=0.4, horizon=20, batch_size=16)
+    half = torch.arange(ROWS) % 2
+    return Arrays(None, environment=half, batch_size=16, grouped=True, classes={"action": 2}, **steps_taken())
+
+
+def remembered(kind):
+    """Steps by the policy that is learned: a memory of them, or of two worlds those just played."""
+    if kind == "groups":
+        return Segments([ladder(), ladder()], envs=4, length=8)
+    return Memory(ladder(), envs=2, capacity=400, start=32, batch_size=16, every=2, updates_each=2, explore=0.2)
+
+
+def few_steps():
+    """Episodes of steps that were taken."""
+    return rows_of(steps_taken()["observation"], classes={"action": 2}, **steps_taken())()
 
 
 def corridor():
@@ -497,6 +536,26 @@ OBJECTIVES = {
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),
         steps=20,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
+    ),
+    "dynamics": Case(
+        lambda net: Dynamics(Regression(noisy if net == "noisy" else None, hidden=(16,))),
+        source=walked,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+        episodes=few_steps,
+    ),
+    "mpc": Case(
+        lambda net: MPC(Regression(hidden=(16,)), ahead=5, plans=12, elites=3),
+        source=remembered,
+        steps=80,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+        episodes=few_steps,
+    ),
+    "dyna": Case(
+        lambda net: Dyna(DQN(hidden=(16,)), model=Regression(hidden=(16,))),
+        source=remembered,
+        steps=80,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+        episodes=few_steps,
     ),
 }
 

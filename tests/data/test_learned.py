@@ -9,9 +9,9 @@ import torch
 from weft import Classifier, Learner
 from weft.core.random import fold, gauss, key_of
 from weft.core.source import Field
-from weft.data import CartPole, Learned
-from weft.objectives import REINFORCE, LeastSquares, Regression
-from weft.sources import Rollouts
+from weft.data import CartPole, Learned, Pendulum
+from weft.objectives import REINFORCE, Dynamics, LeastSquares, Regression
+from weft.sources import Demonstrations, Rollouts
 from weft.testing import check_world
 
 PUSH = Field((2,), torch.float32, low=(-1.0, -1.0), high=(1.0, 1.0))
@@ -243,3 +243,28 @@ def test_on_a_gpu_it_is_the_same(linear, draws):
         there, _, same, _ = world.step(there, torch.ones(4, 2).cuda(), own.cuda())
         torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(same.cpu(), gain, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_of_dynamics_knows_its_actions_and_ends():
+    def pushed(seen):
+        return torch.sin(17 * seen[:, :1])
+
+    steps = Demonstrations(Pendulum(), pushed, episodes=2, stray=0.5)
+    model = Learner(Dynamics(), steps=30, random_state=0).fit(steps)
+    world = Learned(model, start=torch.tensor([[1.0, 0.0, 0.0]]), horizon=5)
+    assert (world.action, world.observation.shape) == (Pendulum().action, (3,))
+    keys = fold(key_of(0), torch.arange(4))
+    position, seen = world.reset(keys)
+    after, observed, reward, ended = world.step(position, torch.full((4, 1), 0.5), keys)
+    told = model.imagine(seen.numpy(), action=np.full((4, 1), 0.5, np.float32))
+    assert torch.equal(after, observed)
+    np.testing.assert_allclose(observed, told["observation"], rtol=1e-6)
+    np.testing.assert_allclose(reward, told["reward"], rtol=1e-6)
+    assert ended.tolist() == (told["terminated"] > 0.5).tolist()
+    check_world(world)
+    with pytest.raises(ValueError, match="start with observations of shape \\(3,\\)"):
+        Learned(model, start=torch.zeros(1, 2), horizon=5)
+    with pytest.raises(ValueError, match="the actions that the model was trained on"):
+        Learned(model, action=Field((), torch.int64, classes=2), start=torch.zeros(1, 3), horizon=5)
+    with pytest.raises(ValueError, match="let it draw itself"):
+        Learned(model, start=torch.zeros(1, 3), horizon=5, draws=True)

@@ -11,6 +11,8 @@ from tests.sources.grounds import Crediting, Guarded, Policy, Remembering, Walk,
 
 import weft
 from weft import Learner
+from weft.core import Output
+from weft.data import Pendulum
 from weft.sources import Replay
 from weft.testing import ContractError, check_source
 
@@ -257,3 +259,22 @@ def test_what_cannot_learn_from_a_memory():
 
     with pytest.raises(ValueError, match=r"expected priority\(batch\) to give a number >= 0 for each of the 16 steps"):
         Learner(Negative(), steps=4).fit(source_of(priority=0.5))
+
+
+def test_numbers_as_actions_are_kept_in_the_learner_s_precision():
+    class Pushes(Policy):
+        fields = ("observation", "action", "reward")
+
+        def build(self, spec):
+            self.net = torch.nn.Linear(spec["observation"].shape[0], 1)
+
+        def forward(self, batch, player=""):
+            return Output((self.net(batch["observation"])[:, 0] - batch["reward"]).square())
+
+        def sample_action(self, observation):
+            return self.net(observation).clamp(-1, 1)
+
+    learner = Learner(Pushes(), steps=3, dtype="float64", random_state=0)
+    learner.fit(Replay(Pendulum(), start=64, every=2, explore=0.5, batch_size=8))
+    memory = learner.training_.runs[0].state.source["memory"]
+    assert memory["action"].dtype == torch.float64

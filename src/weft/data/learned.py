@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributions
-from torch.nn.functional import one_hot
 
 from weft.core.legal import Flag, Whole, told
 from weft.core.random import fold, key_of, unit
 from weft.core.source import Field
 from weft.core.state import State
 from weft.engine.asking import call
+from weft.objectives.control.dynamics import action_inputs, action_width
 
 __all__ = ["Learned"]
 
@@ -29,14 +29,16 @@ class Learned:
 
         x = [observation, action]  ->  y = [next observation - observation, reward],
 
-    with an entry of x for each action where there are finitely many; `Learned.rows` makes both. An episode begins with
+    with an entry of x for each action where there are finitely many; `Learned.rows` makes both. Or it is a model of
+    dynamics (`weft.objectives.Dynamics`), which knows the actions and whether an episode ends. An episode begins with
     one of the rows in `start`, drawn evenly, and goes on with what the model predicts, or with draws from what it
     predicts. It is the learner as it was when the world was made: what it learns later changes nothing here. Far from
     the steps that it has learned from a model says anything; look at what a policy earns in the true world.
 
     Args:
-        learner: trained on `rows`, one run of it: a regression such as `Regression()` or `LeastSquares()`.
-        action: what an action is: one of finitely many, or numbers.
+        learner: trained on `rows`, one run of it: a regression such as `Regression()` or `LeastSquares()`; or trained
+            on steps, what can `imagine`.
+        action: what an action is: one of finitely many, or numbers; None where the model says it.
         start: observations to begin with, `(m, ...)`.
         horizon: steps of an episode at most.
         reward: a function of (observation, action, next observation); None where the model has learned it.
@@ -67,7 +69,7 @@ class Learned:
         self,
         learner: Any,
         *,
-        action: Field,
+        action: Field | None = None,
         start: Any,
         horizon: int,
         reward: Told | None = None,
@@ -76,16 +78,16 @@ class Learned:
     ) -> None:
         Whole(1).check(horizon, "Learned's horizon")
         Flag().check(draws, "Learned's draws")
-        _refuse_action(action)
         self.start = torch.as_tensor(start).detach().to(torch.float32).clone()
         if self.start.dim() < 2 or not len(self.start) or not bool(self.start.isfinite().all()):
             raise ValueError(
                 f"expected start with a row for each of at least one finite observation, (m, ...), got "
                 f"{told(tuple(self.start.shape))}{'' if self.start.numel() else ', which is empty'}"
             )
-        self.observation, self.action = Field(tuple(self.start.shape[1:]), torch.float32), action
+        self.observation = Field(tuple(self.start.shape[1:]), torch.float32)
         self.horizon, self.reward, self.terminated, self.draws = horizon, reward, terminated, draws
-        self._model = self._modelled(learner)
+        self.action = self._action_of(learner, action)
+        self._model = self._imagining(learner) if self._imagines else self._modelled(learner)
         self._on: dict[torch.device, State] = {}
 
     @staticmethod
@@ -101,7 +103,7 @@ class Learned:
             following: the observation after each step (of an episode's last one, not what the next begins with).
             reward: of each step, where it is to be learned.
         """
-        _refuse_action(action)
+        action_width(action)
         n = len(observation)
         others = {"taken": taken, "following": following, **({} if reward is None else {"reward": reward})}
         for name, values in others.items():
@@ -113,7 +115,7 @@ class Learned:
                 f"numbers, got {tuple(following.shape)} in {following.dtype} after {observation.dtype}"
             )
         y = (following - observation).reshape(n, -1)
-        return _inputs(action, observation, taken), y if reward is None else torch.cat([y, reward.reshape(n, 1)], 1)
+        return action_inputs(action, observation, taken), y if reward is None else torch.cat([y, reward.reshape(n, 1)], 1)
 
     def reset(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """One of the starts for each key."""
@@ -124,7 +126,9 @@ class Learned:
     def step(self, position: Tensor, action: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What the model says of an action in each episode."""
         n, state = len(position), self._at(keys.device)
-        x = _inputs(self.action, position, action).to(state.dtype)
+        if self._imagines:
+            return self._imagined(state, position, action, keys)
+        x = action_inputs(self.action, position, action).to(state.dtype)
         y = self._drawn(state, x, keys) if self.draws else self._asked(state, "predict", x, keys)
         size = prod(self.observation.shape)
         after = position + y[:, :size].reshape(position.shape).to(position.dtype)
@@ -134,7 +138,45 @@ class Learned:
             ended = self.terminated(position, action, after)
         return after, after, reward.to(torch.float32), ended
 
+    def _imagined(
+        self, state: State, position: Tensor, action: Tensor, keys: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same, of a model that tells all of it."""
+        key = fold(key_of(0, keys.device), "imagine")
+        told = call(state, "imagine", position, key=key, rows=keys, fields={"action": action})
+        after = told["observation"]
+        reward = told["reward"] if self.reward is None else self.reward(position, action, after)
+        ended = told["terminated"] > 0.5 if self.terminated is None else self.terminated(position, action, after)
+        return after, after, reward.to(torch.float32), ended
+
     # --- the model ------------------------------------------------------------------------------------
+
+    def _action_of(self, learner: Any, action: Field | None) -> Field:
+        """What an action is, as is said, or as a model says that was trained on steps."""
+        spec = getattr(getattr(learner, "training_", None), "spec", {})
+        self._imagines = "action" in spec and callable(getattr(learner, "imagine", None))
+        known: Field | None = spec["action"] if self._imagines else None
+        if action is None and known is None:
+            raise TypeError(
+                "expected what an action is, action=Field(...), of a model that was trained on rows, got none"
+            )
+        if None not in (action, known) and action != known:
+            raise ValueError(f"expected the actions that the model was trained on, {known}, got {action}; leave it out")
+        found: Any = known if action is None else action
+        action_width(found)
+        return found
+
+    def _imagining(self, learner: Any) -> Any:
+        """The trained objective of a learner that imagines; raises where it is none of this world's steps."""
+        observed = learner.training_.spec["observation"].shape
+        if observed != self.observation.shape:
+            raise ValueError(
+                f"expected start with observations of shape {observed}, as the model was trained on, got "
+                f"{self.observation.shape}"
+            )
+        if self.draws:
+            raise ValueError("expected draws=False beside a model that imagines, got True; let it draw itself")
+        return learner.module()
 
     def _modelled(self, learner: Any) -> Any:
         """The trained objective; raises where it is none of this world's steps."""
@@ -152,8 +194,7 @@ class Learned:
                 "likelihood of none; take Regression(loss='gaussian'), or draws=False"
             )
         size, spec = prod(self.observation.shape), learner.training_.spec
-        actions = self.action.classes or prod(self.action.shape)
-        wanted = {"x": size + actions, "y": size + (self.reward is None)}
+        wanted = {"x": size + action_width(self.action), "y": size + (self.reward is None)}
         for name, width in wanted.items():
             if spec[name].shape != (width,):
                 made = "observation and action" if name == "x" else "the observation's change and the reward"
@@ -193,15 +234,3 @@ class Learned:
                 f"{type(law).__name__}; take Regression(loss='gaussian'), or draws=False"
             ) from None
         return drawn
-
-
-def _refuse_action(action: Field) -> None:
-    if action.choices or (action.classes is None and not action.dtype.is_floating_point):
-        raise ValueError(f"expected actions that are one of finitely many (classes), or numbers, got {action}")
-
-
-def _inputs(action: Field, observation: Tensor, taken: Tensor) -> Tensor:
-    """[observation, action], a row for each step."""
-    n = len(observation)
-    of_action = taken.reshape(n, -1) if action.classes is None else one_hot(taken.reshape(n), action.classes)
-    return torch.cat([observation.reshape(n, -1), of_action.to(observation)], 1)

@@ -183,7 +183,7 @@ class Collector:
                     ended_there = (terminated if again else terminated | ~going).unsqueeze(-1)
                     also["next_legal"] = self.stage.legal(moved.kept) | ended_there  # type: ignore[operator]
                 over, kept = terminated | truncated, moved.kept
-                step = (observation, action, reward, terminated, truncated, after, over)
+                step = (observation, _as(dtype, action), reward, terminated, truncated, after, over)
                 taken.append(dict(zip(STEP, step, strict=True)) | also)
                 if not again:
                     going = going & ~over
