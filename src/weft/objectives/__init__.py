@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.objectives.control.dqn import DQN
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN
