@@ -16,10 +16,12 @@ from torch.utils.data import TensorDataset
 from weft import Learner, Optimizer
 from weft.attacks import PGD
 from weft.core.catalogue import entries
+from weft.core.random import fold, key_of
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import (
     DANN,
+    DQN,
     FVBN,
     GAN,
     GLO,
@@ -190,6 +192,22 @@ def corridor():
     return FiniteMDP(torch.stack([left, right], 1), reward, horizon=8)
 
 
+def corridor_steps(keys, rows):
+    """Steps in it from anywhere, by actions drawn evenly."""
+    world, drawn = corridor(), Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"]
+    place, action = drawn % 4, drawn // 4 % 2
+    _, seen, reward, ended = world.step(place.flatten(), action.flatten(), torch.zeros(drawn.numel()).long())
+    told = {"reward": reward, "next_observation": seen, "terminated": ended}
+    return {"observation": torch.eye(4)[place], "action": action} | {
+        name: value.unflatten(0, drawn.shape) for name, value in told.items()
+    }
+
+
+def everywhere(draw):
+    """Some rows of a function that draws them for episodes."""
+    return {name: value.flatten(0, 1) for name, value in draw(fold(key_of(0), torch.arange(4)), 30).items()}
+
+
 LENGTH = torch.arange(ROWS) % 4 + 2
 OBSERVED = (torch.arange(5) < LENGTH[:, None]) & (torch.as_tensor(X) > -1.5)
 SERIES = {"x": torch.as_tensor(2 * X + 1) * OBSERVED, "x_length": LENGTH, "observed": OBSERVED}
@@ -253,6 +271,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     episodes: Callable[[], Any] | None = None
     strategies: dict[str, Any] = field(default_factory=dict)  # in other settings than for other objectives
+    counted: Callable[[], Any] | None = None  # rows that were given, for strategies that ask how many there are
     gaps: Callable[[Any], Any] = scattered  # which entries of rows are observed, where gaps are learned from
 
 
@@ -556,6 +575,19 @@ OBJECTIVES = {
         steps=80,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
         episodes=few_steps,
+    "dqn": Case(
+        lambda net: DQN(
+            "mlp(dropout=0.1)" if net == "noisy" else None, hidden=(16,), renew=5, discount=0.5, temperature=0.1
+        ),
+        source=lambda kind: (
+            Rollouts([corridor(), corridor()], envs=8)
+            if kind == "groups"
+            else Memory(corridor(), envs=4, start=64, batch_size=32, every=8)
+        ),
+        steps=60,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+        episodes=lambda: Episodes(corridor_steps, tasks=4, shots=8, classes={"action": 2}),
+        counted=lambda: Arrays(None, **everywhere(corridor_steps), batch_size=30, classes={"action": 2}),
     ),
 }
 

@@ -11,7 +11,7 @@ from torch import nn
 from weft import Learner, Optimizer, weave
 from weft.attacks import PGD
 from weft.bench.search import propose
-from weft.core import Objective, Output, capability
+from weft.core import Composed, Objective, Output, capability
 from weft.core.catalogue import ROOMS, entries
 from weft.core.random import normal, turns
 from weft.engine import VectorizationWarning
@@ -455,6 +455,50 @@ def test_who_acts_says_whether_on_policy():
         Learner(REINFORCE(), steps=1).fit(Kept(corridor(), envs=8))
     with pytest.raises(ContractError, match="a source that acts, as on_policy = True says"):
         check_objective(REINFORCE(), Kept(corridor(), envs=8))
+
+
+ACTING = [name for name, case in OBJECTIVES.items() if case.source is not None and case.source("flat").acts]
+
+
+@pytest.mark.parametrize("name", ACTING)
+def test_who_acts_says_how_it_plays(name):
+    objective, source = OBJECTIVES[name].make("plain"), OBJECTIVES[name].source("flat")
+    world = source.collectors[0].stage.world
+    assert objective.acts
+    assert objective.plays(world).acts
+    few = objective.plays(world, envs=2)
+    assert few.envs == 2  # settings replace what the paper plays
+    assert set(objective.fields) <= set(few.spec) | {"advantage"}
+    assert Learner(objective, steps=2, random_state=0).fit(few).n_steps_ == 2
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        objective.plays(world, no_such_setting=1)
+
+
+def test_who_does_not_say_how_it_plays_names_the_sources():
+    assert not Classification().acts
+    with pytest.raises(
+        TypeError, match=r"Classification, which does not define plays\(world\).*fit\(Rollouts\(world\)\)"
+    ):
+        Classification().plays(corridor())
+    with pytest.raises(TypeError, match="got OffPolicy, which does not define"):
+        OffPolicy().plays(corridor())
+
+
+def test_who_wraps_an_objective_plays_as_that_does():
+    class Wrapped(Composed):
+        """An objective around another."""
+
+        composes, wraps = ("inner",), "inner"
+
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+    assert Wrapped(REINFORCE()).acts
+    assert Wrapped(REINFORCE()).plays(corridor(), envs=3).envs == 3
+    assert not Wrapped(Classification()).acts
+    with pytest.raises(TypeError, match="got Classification, which does not define plays"):
+        Wrapped(Classification()).plays(corridor())
 
 
 def test_who_defines_solve_says_solved():

@@ -37,7 +37,8 @@ def train(strategy, objective, replicas=None, net="plain", dtype="float32", weig
     if chosen.sight.episodic and case.episodes is not None:
         learner.fit(case.episodes())
     elif case.source is not None:
-        source = case.source("groups" if grouped else "flat")
+        counted = strategy == "sgld" and case.counted is not None
+        source = case.counted() if counted else case.source("groups" if grouped else "flat")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="expected the same rows at every step")
             learner.partial_fit(source, task="first").partial_fit(source, task="second")
@@ -69,6 +70,8 @@ def improves(learner, rows, begun):
     if objective.solved:
         return learner.score(X, learner.predict(X)) > 0.99
     name, direction = objective.progress
+    if name == "return" and name not in learner.history_[-1]:  # episodes that are given earn nothing
+        name, direction = "loss", "min"
     if name != "loss" and "log_prob" in objective.capabilities():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of strategies that want more than a step

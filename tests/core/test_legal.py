@@ -88,6 +88,7 @@ TAKES = {
         *("DAgger.beta", "Demonstrations.stray", "Demonstrations.random_state", "RunningReturn.discount"),
         *("LeastSquares.ridge", "REINFORCE.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
+        *("DQN.discount", "DQN.temperature"),
         *("Histogram.tails", "LDA.tolerance"),
         *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),
         *("Autoencoder.noise", "Autoencoder.masking", "Autoencoder.l1", "Autoencoder.kl", "Autoencoder.contraction"),

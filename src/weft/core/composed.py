@@ -13,7 +13,7 @@ from weft.core.objective import RAGGED, Capability, Objective, Output, Solution
 from weft.core.random import place
 
 if TYPE_CHECKING:
-    from weft.core.source import Batch, Spec
+    from weft.core.source import Batch, Source, Spec
     from weft.core.trees import Params
 
 __all__ = ["Composed"]
@@ -301,6 +301,9 @@ class Composed(Objective):
 
     # --- acting: the wrapped part acts ------------------------------------------------------------------
 
+    def plays(self, world: Any, **settings: Any) -> Source:
+        return self.parts()[self.wraps].plays(world, **settings) if self.wraps else super().plays(world, **settings)
+
     def credit(self, batch: Batch) -> Batch:
         return self.parts()[self.wraps].credit(batch) if self.wraps else {}
 
@@ -312,6 +315,10 @@ class Composed(Objective):
         part: Any = self.parts()[self.wraps]
         memory: dict[str, Tensor] = part.start(count)
         return memory
+
+    @property
+    def acts(self) -> bool:
+        return bool(self.wraps) and self.parts()[self.wraps].acts
 
     @property
     def credits(self) -> bool:

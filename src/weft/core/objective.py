@@ -396,6 +396,23 @@ class Objective(Configured, nn.Module):
         """Whether there are rows that it refuses: whoever defines `refuse_rows` says so."""
         return type(self).refuse_rows is not Objective.refuse_rows
 
+    def plays(self, world: Any, **settings: Any) -> Source:
+        """The source by which it learns from acting in a world, with what its paper plays; `settings` replace that.
+
+        `Learner.fit(world)` asks it. `world` is what sources that act take: a world of tensors, an id of gymnasium's,
+        an environment or a function that makes one, or a list of those, each a group of its own.
+        """
+        raise TypeError(
+            f"expected an objective that says how it plays in a world, got {type(self).__name__}, which does not "
+            "define plays(world); give a source that acts: fit(Rollouts(world)) plays whole episodes, Segments(world) "
+            "stretches of one length, Replay(world) keeps a memory of steps, DAgger(world, expert) asks for labels"
+        )
+
+    @property
+    def acts(self) -> bool:
+        """Whether it learns by acting in a world: whoever defines `plays` says so."""
+        return type(self).plays is not Objective.plays
+
     def credit(self, batch: Batch) -> Batch:
         """Further fields for rows that were collected together (an advantage over the others), where it acts.
 

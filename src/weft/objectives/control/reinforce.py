@@ -14,6 +14,8 @@ from weft.core.optimizer import Optimizer
 from weft.core.random import categorical
 from weft.core.source import Batch, Spec
 from weft.nets.make import NET, NetLike, make_net
+from weft.sources.playing import Worlds
+from weft.sources.rollouts import Rollouts
 
 __all__ = ["REINFORCE"]
 
@@ -46,9 +48,8 @@ class REINFORCE(Objective):
         >>> import torch
         >>> from weft import Learner
         >>> from weft.data import FiniteMDP
-        >>> from weft.sources import Rollouts
         >>> bandit = FiniteMDP(torch.ones(1, 2, 1), torch.tensor([[0.0, 1.0]]), horizon=1)
-        >>> Learner(REINFORCE(), steps=50, random_state=0).fit(Rollouts(bandit, envs=16)).act([[1.0]])
+        >>> Learner(REINFORCE(), steps=50, random_state=0).fit(REINFORCE().plays(bandit)).act([[1.0]])
         array([1])
     """
 
@@ -85,11 +86,17 @@ class REINFORCE(Objective):
 
     def build(self, spec: Spec) -> None:
         if "observation" not in spec or "action" not in spec:
-            raise ValueError("expected trajectories for REINFORCE, got arrays; call fit(Rollouts(environment))")
+            raise ValueError(
+                "expected a world that REINFORCE acts in, got arrays; call fit(world), such as fit('CartPole-v1')"
+            )
         if spec["action"].classes is None:
             raise ValueError(f"expected finitely many actions for REINFORCE, got actions {spec['action']}")
         self.observed = spec["observation"]
         self.policy = make_net(self.policy, self.observed, spec["action"].classes, hidden=self.hidden, what="policy")
+
+    def plays(self, world: Worlds, *, envs: int = 16, **settings: Any) -> Rollouts:
+        """Whole episodes, played anew for each update."""
+        return Rollouts(world, envs=envs, **settings)
 
     def _decay(self, reward: Tensor, power: Tensor) -> Tensor:
         return torch.where(power >= 0, self.discount ** power.clamp_min(0).to(reward.dtype), 0.0)
