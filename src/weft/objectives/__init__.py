@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.objectives.control.a2c import A2C
+    from weft.objectives.control.ppo import PPO
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN
