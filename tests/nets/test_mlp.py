@@ -16,5 +16,5 @@ def test_orthogonal_weights_keep_lengths_times_their_gain():
 
 
 def test_a_gain_that_nothing_reads_speaks():
-    with pytest.raises(ValueError, match="expected init='orthogonal' beside gain=0.1, got 'torch'"):
+    with pytest.raises(ValueError, match=r"expected init=.orthogonal. beside gain=0\.1, got .torch."):
         MLP(2, 1, gain=0.1)
