@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Independent
 
 from weft.core.corpus import Corpus
 from weft.core.legal import WIDTHS, Choice, Flag, Legal, Number
@@ -18,7 +19,7 @@ from weft.nets.recurrent import Cell
 from weft.objectives.control.actions import Law, Normals, law_of
 from weft.objectives.control.advantage import generalized_advantage, standardized
 
-__all__ = ["ActorCritic", "Policy"]
+__all__ = ["ActorCritic", "Policy", "over_rows"]
 
 Memory = dict[str, Tensor]
 STEPS = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
@@ -60,6 +61,8 @@ class Policy(Objective):
     progress = ("return", "max")
     default: ClassVar[NetLike] = "mlp(activation='tanh', init='orthogonal', gain=0.01)"
     """The net where the user gives none: a mean, or logits, near zero at first."""
+    played_by: ClassVar[str] = "Segments"
+    """The source that the message for arrays names."""
     legal: ClassVar[dict[str, Legal]] = {
         "policy": NET,
         "hidden": WIDTHS,
@@ -81,8 +84,8 @@ class Policy(Objective):
         name = type(self).__name__
         if "observation" not in spec or "action" not in spec:
             raise ValueError(
-                f"expected play for {name}, got arrays; call fit({'Rollouts' if self.trajectories else 'Segments'}"
-                "(environment))"
+                f"expected {'trajectories' if self.played_by == 'Rollouts' else 'play'} for {name}, got arrays; call "
+                f"fit({self.played_by}(environment))"
             )
         self.law, self.masks = law_of(spec["action"], bounds=self.bounds), "legal" in spec  # type: ignore[arg-type]
         self.laws = frozenset({self.law.name})
@@ -110,13 +113,18 @@ class Policy(Objective):
                 f"expected legal, (n, {self.law.size}), beside what {type(self).__name__} observes, as its world says "
                 "which actions are legal, got none; give legal=..."
             )
-        return self.law.masked(_over(self.policy, observation, self.rank, self.law.size), legal)
+        return self.law.masked(over_rows(self.policy, observation, self.rank, self.law.size), legal)
 
     def distribution(self, output: Output) -> Any:
-        """pi(a | s); of numbers, before they are squashed or clipped."""
+        """pi(a | s), of a stretch of all its actions; of numbers, before they are squashed or clipped."""
         if output.logits is None:
             raise ValueError("expected an output with logits, got one without")
-        return self.law.distribution(output.logits)
+        told = self.law.distribution(output.logits)
+        if not self.trajectories:
+            return told
+        if isinstance(told, Independent):
+            return Independent(told.base_dist, told.reinterpreted_batch_ndims + 1)
+        return Independent(told, 1)
 
     def sample_action(self, observation: Tensor, *, legal: Tensor | None = None) -> Any:
         """An action for each row, drawn from the policy."""
@@ -220,7 +228,7 @@ class ActorCritic(Policy):
 
     def values(self, features: Tensor) -> Tensor:
         """What the critic tells, of rows with any number of leading axes."""
-        return _over(self.critic, features, self.rank, 1).squeeze(-1)
+        return over_rows(self.critic, features, self.rank, 1).squeeze(-1)
 
     def credit(self, batch: Batch) -> Batch:
         seen, after = self.features(batch, after=True)
@@ -295,7 +303,7 @@ class ActorCritic(Policy):
         return self.values(self._recalled(observation, memory)[0])
 
 
-def _over(net: nn.Module, rows: Tensor, rank: int, size: int) -> Tensor:
+def over_rows(net: nn.Module, rows: Tensor, rank: int, size: int) -> Tensor:
     """A net's answer about rows with so many axes, and any number of leading ones."""
     lead = rows.shape[: rows.dim() - rank]
     answer: Tensor = net(rows if len(lead) == 1 else rows.flatten(0, len(lead) - 1))
