@@ -20,6 +20,7 @@ from weft.core.random import fold, key_of
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import (
+    A2C,
     DANN,
     DQN,
     FVBN,
@@ -32,6 +33,7 @@ from weft.objectives import (
     MPC,
     NADE,
     NCE,
+    PPO,
     RBM,
     REINFORCE,
     VAE,
@@ -550,6 +552,18 @@ OBJECTIVES = {
     "probabilistic-pca, by em": Case(lambda net: ProbabilisticPCA(2, inference="em"), {"X": MIXED}),
     "factor-analysis": Case(lambda net: FactorAnalysis(1, tolerance=1e-6), {"X": MIXED}),
     "lda": Case(lambda net: LDA(components=2, iterations=5), {"X": np.floor(np.abs(3 * X)).astype(int) + 1}),
+    "a2c": Case(
+        lambda net: A2C(hidden=(16,)),
+        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=16, length=5),
+        steps=60,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+    ),
+    "ppo": Case(
+        lambda net: PPO(hidden=(16,)),
+        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=16, length=5),
+        steps=60,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+    ),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),

@@ -421,7 +421,11 @@ class Undeclared(Objective):
     build, forward, distribution, measure = (
         getattr(REINFORCE, name) for name in ("build", "forward", "distribution", "measure")
     )
-    _return, _decay, sample_action = REINFORCE._return, REINFORCE._decay, REINFORCE.sample_action
+    _return, _decay, _told, sample_action = (
+        getattr(REINFORCE, name) for name in ("_return", "_decay", "_told", "sample_action")
+    )
+    build_policy, told, default = REINFORCE.build_policy, REINFORCE.told, None
+    bounds, deviation, entropy_weight = "clip", 1.0, 0.0
 
     def __init__(self, policy=None, *, hidden=(8,), discount=0.99, exact=False, baseline="none"):
         super().__init__()

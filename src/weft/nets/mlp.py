@@ -33,7 +33,9 @@ class MLP(nn.Module):
         activation: by name.
         dropout: share of hidden units dropped, after each hidden layer.
         batch_norm: whether hidden layers are normalized over the batch.
-        init: `torch` (PyTorch's own) or `kaiming` (normal, gain of the rectifier, biases .01).
+        init: `torch` (PyTorch's own), `kaiming` (normal, gain of the rectifier, biases .01) or `orthogonal` (gain
+            sqrt 2, biases 0).
+        gain: of the last layer, where they are orthogonal.
 
     >>> MLP(2, 1, hidden=(3,))(torch.zeros(5, 2)).shape
     torch.Size([5, 1])
@@ -46,7 +48,8 @@ class MLP(nn.Module):
         "activation": Choice(*ACTIVATIONS),
         "dropout": Number(0, 1, "[)"),
         "batch_norm": Flag(),
-        "init": Choice("torch", "kaiming"),
+        "init": Choice("torch", "kaiming", "orthogonal"),
+        "gain": Number(0, ends="()"),
     }
 
     def __init__(
@@ -59,11 +62,14 @@ class MLP(nn.Module):
         dropout: float = 0.0,
         batch_norm: bool = False,
         init: str = "torch",
+        gain: float = 1.0,
     ) -> None:
         check(MLP, locals())
+        if gain != 1.0 and init != "orthogonal":
+            raise ValueError(f"expected init='orthogonal' beside gain={gain}, got {init!r}, which reads none")
         layers: list[nn.Module] = [nn.Flatten()]
         for width in hidden:
-            layers.append(nn.Linear(inputs, width) if init == "torch" else KaimingLinear(inputs, width))
+            layers.append(_linear(inputs, width, init, 2.0**0.5))
             if batch_norm:
                 layers.append(nn.BatchNorm1d(width))
             layers.append(ACTIVATIONS[activation]())
@@ -72,10 +78,28 @@ class MLP(nn.Module):
             inputs = width
         super().__init__()
         self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(inputs, outputs) if init == "torch" else KaimingLinear(inputs, outputs)
+        self.head = _linear(inputs, outputs, init, gain)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
+
+
+def _linear(inputs: int, outputs: int, init: str, gain: float) -> nn.Linear:
+    if init == "orthogonal":
+        return OrthogonalLinear(inputs, outputs, gain=gain)
+    return nn.Linear(inputs, outputs) if init == "torch" else KaimingLinear(inputs, outputs)
+
+
+class OrthogonalLinear(nn.Linear):
+    """A linear layer with orthogonal weights times a gain and biases 0 (Saxe, McClelland and Ganguli, 1312.6120)."""
+
+    def __init__(self, inputs: int, outputs: int, *, gain: float = 1.0) -> None:
+        self.gain = gain
+        super().__init__(inputs, outputs)
+
+    def reset_parameters(self) -> None:
+        nn.init.orthogonal_(self.weight, self.gain)
+        nn.init.zeros_(self.bias)
 
 
 class KaimingLinear(nn.Linear):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from weft.core.legal import Choice, Legal, Number, Whole, check
 from weft.nets.causal import Causal, transformed
 
-__all__ = ["Recurrent"]
+__all__ = ["Cell", "Recurrent"]
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 Hidden = tuple[Tensor, ...]
@@ -68,7 +68,7 @@ class Recurrent(Causal):
         check(Recurrent, locals())
         super().__init__()
         self.kind, self.width = kind, width
-        self.layers = nn.ModuleList(_Layer(inputs if i == 0 else width, width, kind) for i in range(layers))
+        self.layers = nn.ModuleList(Cell(inputs if i == 0 else width, width, kind) for i in range(layers))
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(width, outputs)
 
@@ -91,8 +91,14 @@ class Recurrent(Causal):
         return self.head(x)
 
 
-class _Layer(nn.Module):
-    """One layer, with parameters as torch has them: gates one above the other."""
+class Cell(nn.Module):
+    """One layer, with parameters as torch has them: gates one above the other.
+
+    Args:
+        inputs: values of a step.
+        width: of the state.
+        kind: `rnn`, `lstm` or `gru`.
+    """
 
     def __init__(self, inputs: int, width: int, kind: str) -> None:
         super().__init__()

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from weft.objectives.control.dynamics import Dynamics
     from weft.objectives.control.mpc import MPC
     from weft.objectives.control.dqn import DQN
+    from weft.objectives.control.a2c import A2C
+    from weft.objectives.control.ppo import PPO
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN

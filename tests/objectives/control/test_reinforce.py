@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from weft import Learner, Optimizer
+from weft.core import Field
 from weft.core.objective import Output
 from weft.data import CartPole, FiniteMDP
 from weft.engine.build import build
@@ -54,7 +55,8 @@ def gradient_of(engine, state, batch):
 
 def policy_of(engine, state):
     """Leaves, and pi(a | s) for each of the states as a function of them."""
-    leaves = {n: p.detach().clone().requires_grad_() for n, p in state.params.items()}
+    named = {n: p for n, p in state.params.items() if n.startswith("policy.")}
+    leaves = {n: p.detach().clone().requires_grad_() for n, p in named.items()}
     net = {n.removeprefix("policy."): p for n, p in leaves.items()}
     logits = torch.func.functional_call(engine.objective.policy, net, (torch.eye(3, dtype=torch.float64),))
     return leaves, logits.softmax(-1)
@@ -121,23 +123,120 @@ def test_expected_gradient_is_exact(discount, whole):
     assert_same(gradient_of(engine, state, {**batch, "advantage": advantage}), expected)
 
 
-@pytest.mark.parametrize("discount", [1.0, 0.8])
-def test_baseline_of_the_other_trajectories_is_unbiased(discount):
-    """Over all pairs of independent trajectories, each the other's baseline."""
-    mdp = world(horizon=2)
-    engine, state = engine_of(REINFORCE(hidden=(5,), discount=discount, exact=True), Rollouts(mdp))
-    leaves, policy = policy_of(engine, state)
-    single = every_trajectory(mdp, policy)
+def pairs(objective, single):
+    """All pairs of independent trajectories, each pair credited together."""
     parts, weights = [], []
     for i, j in itertools.product(range(len(single["weight"])), repeat=2):
         weight = single["weight"][i] * single["weight"][j]
         if weight > 0:
             pair = {n: v[[i, j]] for n, v in single.items() if n != "weight"}
-            parts.append({**pair, **engine.objective.credit(pair)})
+            parts.append({**pair, **objective.credit(pair)})
             weights.append(weight.expand(2))
-    batch = {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
-    batch["weight"] = torch.cat(weights)
-    assert_same(gradient_of(engine, state, batch), exact(mdp, leaves, policy, discount, True))
+    return {**{n: torch.cat([p[n] for p in parts]).detach() for n in parts[0]}, "weight": torch.cat(weights)}
+
+
+def of_the_policy(gradient):
+    return {name: g for name, g in gradient.items() if name.startswith("policy.")}
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.8])
+@pytest.mark.parametrize("baseline", ["time", "leave-one-out", "optimal", "learned"])
+def test_baselines_are_unbiased(baseline, discount):
+    """Over all pairs of independent trajectories, each the other's baseline."""
+    mdp = world(horizon=2)
+    objective = REINFORCE(hidden=(5,), discount=discount, exact=True, baseline=baseline)
+    engine, state = engine_of(objective, Rollouts(mdp))
+    leaves, policy = policy_of(engine, state)
+    batch = pairs(engine.objective, every_trajectory(mdp, policy))
+    expected = exact(mdp, leaves, policy, discount, True)
+    assert_same(of_the_policy(gradient_of(engine, state, batch)), expected)
+    assert batch["advantage"].sub(objective._return(batch) * batch["mask"]).abs().max() > 0.1
+
+
+def test_the_mutant_whose_own_actions_move_its_baseline_is_biased():
+    class Own(REINFORCE):
+        def _baseline(self, gain, batch):
+            return gain * 0.5 + super()._baseline(gain, batch) * 0.5
+
+    mdp = world(horizon=2)
+    engine, state = engine_of(Own(hidden=(5,), discount=1.0), Rollouts(mdp))
+    leaves, policy = policy_of(engine, state)
+    found = gradient_of(engine, state, pairs(engine.objective, every_trajectory(mdp, policy)))
+    expected = exact(mdp, leaves, policy, 1.0, True)
+    assert max((found[n] - g).abs().max() for n, g in expected.items()) > 1e-3
+
+
+def test_the_mean_of_all_shrinks_the_gradient_and_nothing_else():
+    mdp = world(horizon=2)
+    engine, state = engine_of(REINFORCE(hidden=(5,), discount=1.0, baseline="mean"), Rollouts(mdp))
+    leaves, policy = policy_of(engine, state)
+    single = every_trajectory(mdp, policy)
+    seen = single["observation"].argmax(-1)
+    single |= {"mask": torch.ones_like(single["mask"]), "reward": mdp.reward[seen, single["action"]]}
+    expected = {n: 0.5 * g for n, g in exact(mdp, leaves, policy, 1.0, True).items()}  # 1 - 1 / 2
+    assert_same(gradient_of(engine, state, pairs(engine.objective, single)), expected)
+
+
+@pytest.mark.parametrize(("baseline", "variance"), [("none", 0.0009), ("time", 0.0576), ("optimal", 0.0)])
+def test_a_baseline_may_raise_the_variance(baseline, variance):
+    """Two arms, chosen with .9 and .1, worth 1 and 0: of the gradient in the first logit."""
+    bandit = FiniteMDP(torch.ones(1, 2, 1), torch.tensor([[1.0, 0.0]]), horizon=1)
+    engine, _ = engine_of(REINFORCE("linear(bias=False)", baseline=baseline), Rollouts(bandit))
+    objective = engine.objective
+    with torch.no_grad():
+        next(objective.policy.parameters()).copy_(torch.tensor([[0.9], [0.1]]).log())
+    action = (torch.arange(10_000) >= 9_000).long()[:, None]
+    ones = torch.ones(10_000, 1, dtype=torch.float64)
+    batch = {"observation": ones[..., None], "action": action, "reward": (action == 0).double(), "mask": ones}
+    advantage = objective.credit(batch)["advantage"][:, 0]
+    score = (action[:, 0] == 0).double() - 0.9
+    found = (advantage * score).var(correction=0).item()
+    assert found == pytest.approx(variance, abs=1e-6 + 2e-3 * variance)
+    if baseline == "optimal":  # of the others, to b = .1
+        assert (advantage - batch["reward"][:, 0] + 0.1).abs().max() < 2e-3
+        for b in np.linspace(-0.5, 1.5, 41):
+            assert ((batch["reward"][:, 0] - b) * score).var(correction=0).item() >= found - 1e-9
+
+
+class Throw:
+    """One throw at a mark: the reward is minus the squared distance."""
+
+    observation, action, horizon = Field((1,), torch.float32), Field((2,), torch.float32), 1
+
+    def reset(self, keys):
+        return torch.zeros(len(keys)), torch.ones(len(keys), 1)
+
+    def step(self, position, action, keys):
+        reward = -(action - torch.tensor([1.0, -0.5])).square().sum(-1)
+        return position, torch.ones(len(keys), 1), reward, torch.ones_like(position, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("baseline", ["none", "optimal"])
+def test_numbers_as_actions_have_the_exact_gradient(baseline):
+    """d/dmean E = - 2 (mean - mark), d/dlog deviation E = - 2 deviation^2."""
+    source = Rollouts(Throw(), envs=40_000)
+    engine, state = engine_of(REINFORCE("linear", baseline=baseline, deviation=0.5), source)
+    batch = next(source.batches(state))
+    output = engine.objective(batch)
+    each = torch.autograd.grad(output.losses.mean(), [output.logits], retain_graph=True)[0][:, 0] * len(batch["mask"])
+    expected = torch.tensor([-2.0, 1.0, 0.5, 0.5]).double()
+    error = each.std(0) / len(each) ** 0.5
+    assert ((each.mean(0) - expected).abs() < 4 * error).all()
+    assert (error < 0.05).all()
+    learner = Learner(REINFORCE("linear"), optimizer=Optimizer("adam", lr=0.05), steps=150, random_state=0)
+    found = learner.fit(Rollouts(Throw(), envs=64)).act([[1.0]])
+    np.testing.assert_allclose(found, [[1.0, -0.5]], atol=0.15)
+
+
+def test_only_legal_actions_are_drawn():
+    from tests.sources.test_masks import CELLS, Ledge
+
+    for baseline in ("optimal", "learned"):
+        objective = REINFORCE(hidden=(16,), baseline=baseline, entropy_weight=0.01)
+        played = objective.plays(Ledge(), envs=8)
+        learner = Learner(objective, steps=40, random_state=0, validation=Rollouts(Ledge(), envs=2, greedy=True))
+        learner.fit(played)
+        assert learner.history_["valid_return"][-1] == pytest.approx(1 - 0.05 * (CELLS - 1), abs=1e-5)
 
 
 @pytest.mark.parametrize("baseline", ["time", "none"])
@@ -276,6 +375,8 @@ def test_validation_is_by_greedy_episodes_for_each_replica():
         (REINFORCE(discount=1.5), "expected REINFORCE's discount to be a number in"),
         (REINFORCE(baseline="tme"), "did you mean 'time'"),
         (REINFORCE(torch.nn.Linear(4, 3)), "expected a policy whose answer"),
+        (REINFORCE(critic="mlp"), "expected baseline='learned' beside a critic"),
+        (REINFORCE(bounds="squash"), "expected actions that are numbers for REINFORCE"),
     ],
 )
 def test_bad_settings(objective, message):
