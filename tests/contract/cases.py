@@ -34,6 +34,7 @@ from weft.objectives import (
     VAE,
     VQVAE,
     Autoencoder,
+    BackwardInduction,
     CausalTransformer,
     CharRNN,
     ClassConditional,
@@ -49,16 +50,20 @@ from weft.objectives import (
     Independent,
     KernelDensity,
     LeastSquares,
+    LinearProgram,
     Mixture,
     NaiveBayes,
     NeuralBelief,
     PixelCNN,
     PixelRNN,
     PixelTransformer,
+    PolicyEvaluation,
+    PolicyIteration,
     ProbabilisticPCA,
     Regression,
     SemiSupervisedVAE,
     StateSpace,
+    ValueIteration,
     WaveNet,
 )
 from weft.sources import (
@@ -72,6 +77,7 @@ from weft.sources import (
     Segments,
     Shards,
     Stream,
+    Tables,
     Unpaired,
     Windows,
 )
@@ -227,6 +233,11 @@ def painted(make):
     """A density of small images."""
     told = {"settings": FAST, "strategies": ITSELF, "gaps": at_the_end}
     return Case(make, {"X": IMAGES}, episodes=rows_of(IMAGES, observed=complete(IMAGES)), **told)
+
+
+def planned(make):
+    """What is solved by the tables of the corridor."""
+    return Case(make, source=lambda kind: Tables(corridor()))
 
 
 OBJECTIVES = {
@@ -492,6 +503,11 @@ OBJECTIVES = {
     "probabilistic-pca, by em": Case(lambda net: ProbabilisticPCA(2, inference="em"), {"X": MIXED}),
     "factor-analysis": Case(lambda net: FactorAnalysis(1, tolerance=1e-6), {"X": MIXED}),
     "lda": Case(lambda net: LDA(components=2, iterations=5), {"X": np.floor(np.abs(3 * X)).astype(int) + 1}),
+    "policy-evaluation": planned(lambda net: PolicyEvaluation(discount=0.9)),
+    "policy-iteration": planned(lambda net: PolicyIteration(discount=0.9)),
+    "value-iteration": planned(lambda net: ValueIteration(discount=0.9)),
+    "linear-program": planned(lambda net: LinearProgram(discount=0.9)),
+    "backward-induction": planned(lambda net: BackwardInduction(horizon=8)),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),
@@ -582,6 +598,7 @@ SOURCES = {
     "windows, held out": lambda: Windows(torch.arange(60) % 7, context=5, batch_size=3, holdout=0.2),
     "rollouts": lambda: Rollouts(corridor(), envs=3),
     "rollouts, grouped": lambda: Rollouts([corridor(), corridor()], envs=3),
+    "tables": lambda: Tables(corridor()),
     "segments": lambda: Segments(corridor(), envs=3, length=8, passes=2, batch_size=12),
     "segments, grouped": lambda: Segments([corridor(), corridor()], envs=3, length=8),
     "replay": lambda: Memory(corridor(), envs=2, capacity=40, start=16, batch_size=8, every=3, updates_each=2),

@@ -8,6 +8,11 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.objectives.control.reinforce import REINFORCE
+    from weft.objectives.control.tabular.backward_induction import BackwardInduction
+    from weft.objectives.control.tabular.linear_program import LinearProgram
+    from weft.objectives.control.tabular.policy_evaluation import PolicyEvaluation
+    from weft.objectives.control.tabular.policy_iteration import PolicyIteration
+    from weft.objectives.control.tabular.value_iteration import ValueIteration
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN
     from weft.objectives.densities.class_conditional import ClassConditional
