@@ -31,6 +31,7 @@ from weft.objectives import (
     NCE,
     RBM,
     REINFORCE,
+    TD,
     VAE,
     VQVAE,
     Autoencoder,
@@ -63,6 +64,8 @@ from weft.objectives import (
     Regression,
     SemiSupervisedVAE,
     StateSpace,
+    TDControl,
+    TrueOnlineTD,
     ValueIteration,
     WaveNet,
 )
@@ -238,6 +241,15 @@ def painted(make):
 def planned(make):
     """What is solved by the tables of the corridor."""
     return Case(make, source=lambda kind: Tables(corridor()))
+
+
+def learned_there(make):
+    """What is learned from single steps or stretches in the corridor."""
+    return Case(
+        make,
+        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=4, length=4),
+        settings={"optimizer": Optimizer("sgd", lr=0.5)},
+    )
 
 
 OBJECTIVES = {
@@ -508,6 +520,13 @@ OBJECTIVES = {
     "value-iteration": planned(lambda net: ValueIteration(discount=0.9)),
     "linear-program": planned(lambda net: LinearProgram(discount=0.9)),
     "backward-induction": planned(lambda net: BackwardInduction(horizon=8)),
+    "td": learned_there(lambda net: TD(discount=0.9)),
+    "td, lambda": learned_there(lambda net: TD(discount=0.9, trace=0.8, target=[[0.2, 0.8]] * 4, visit="first")),
+    "td-control": learned_there(lambda net: TDControl(target="double")),
+    "td-control, sarsa": learned_there(lambda net: TDControl(target="sarsa", trace=0.5)),
+    "true-online-td": Case(
+        lambda net: TrueOnlineTD(episodes=40, step=0.05), source=lambda kind: Rollouts(corridor(), envs=10)
+    ),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),

@@ -48,8 +48,7 @@ class Planned(Objective):
         self.register_buffer("discounted_visits", torch.zeros(states))
         self.register_buffer("long_run", torch.zeros(states))
 
-    @classmethod
-    def plays(cls, world: Any, **settings: Any) -> Source:
+    def plays(self, world: Any, **settings: Any) -> Source:
         """The world's tables."""
         return Tables(world, **settings)
 
