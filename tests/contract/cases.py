@@ -36,9 +36,11 @@ from weft.objectives import (
     PPO,
     RBM,
     REINFORCE,
+    TD,
     VAE,
     VQVAE,
     Autoencoder,
+    BackwardInduction,
     CausalTransformer,
     CharRNN,
     ClassConditional,
@@ -56,16 +58,22 @@ from weft.objectives import (
     Independent,
     KernelDensity,
     LeastSquares,
+    LinearProgram,
     Mixture,
     NaiveBayes,
     NeuralBelief,
     PixelCNN,
     PixelRNN,
     PixelTransformer,
+    PolicyEvaluation,
+    PolicyIteration,
     ProbabilisticPCA,
     Regression,
     SemiSupervisedVAE,
     StateSpace,
+    TDControl,
+    TrueOnlineTD,
+    ValueIteration,
     WaveNet,
 )
 from weft.sources import (
@@ -79,6 +87,7 @@ from weft.sources import (
     Segments,
     Shards,
     Stream,
+    Tables,
     Unpaired,
     Windows,
 )
@@ -287,6 +296,20 @@ def painted(make):
     """A density of small images."""
     told = {"settings": FAST, "strategies": ITSELF, "gaps": at_the_end}
     return Case(make, {"X": IMAGES}, episodes=rows_of(IMAGES, observed=complete(IMAGES)), **told)
+
+
+def planned(make):
+    """What is solved by the tables of the corridor."""
+    return Case(make, source=lambda kind: Tables(corridor()))
+
+
+def learned_there(make):
+    """What is learned from single steps or stretches in the corridor."""
+    return Case(
+        make,
+        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=4, length=4),
+        settings={"optimizer": Optimizer("sgd", lr=0.5)},
+    )
 
 
 OBJECTIVES = {
@@ -563,6 +586,17 @@ OBJECTIVES = {
         source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=16, length=5),
         steps=60,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
+    "policy-evaluation": planned(lambda net: PolicyEvaluation(discount=0.9)),
+    "policy-iteration": planned(lambda net: PolicyIteration(discount=0.9)),
+    "value-iteration": planned(lambda net: ValueIteration(discount=0.9)),
+    "linear-program": planned(lambda net: LinearProgram(discount=0.9)),
+    "backward-induction": planned(lambda net: BackwardInduction(horizon=8)),
+    "td": learned_there(lambda net: TD(discount=0.9)),
+    "td, lambda": learned_there(lambda net: TD(discount=0.9, trace=0.8, target=[[0.2, 0.8]] * 4, visit="first")),
+    "td-control": learned_there(lambda net: TDControl(target="double")),
+    "td-control, sarsa": learned_there(lambda net: TDControl(target="sarsa", trace=0.5)),
+    "true-online-td": Case(
+        lambda net: TrueOnlineTD(episodes=40, step=0.05), source=lambda kind: Rollouts(corridor(), envs=10)
     ),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
@@ -687,6 +721,7 @@ SOURCES = {
     "windows, held out": lambda: Windows(torch.arange(60) % 7, context=5, batch_size=3, holdout=0.2),
     "rollouts": lambda: Rollouts(corridor(), envs=3),
     "rollouts, grouped": lambda: Rollouts([corridor(), corridor()], envs=3),
+    "tables": lambda: Tables(corridor()),
     "segments": lambda: Segments(corridor(), envs=3, length=8, passes=2, batch_size=12),
     "segments, grouped": lambda: Segments([corridor(), corridor()], envs=3, length=8),
     "replay": lambda: Memory(corridor(), envs=2, capacity=40, start=16, batch_size=8, every=3, updates_each=2),

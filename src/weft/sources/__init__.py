@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.sources.segments import Segments
     from weft.sources.shards import Shards
     from weft.sources.stream import Stream
+    from weft.sources.tables import Tables
     from weft.sources.unpaired import Unpaired
     from weft.sources.windows import Windows
 
