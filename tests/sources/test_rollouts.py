@@ -207,9 +207,10 @@ def test_a_source_that_looks_is_judged_by_fresh_episodes():
     torch.testing.assert_close(told["length"], batch["mask"].sum(-1).mean(-1).double())
 
 
-def test_steps_of_worlds_cannot_tell_updates():
-    with pytest.raises(ValueError, match=r"expected steps=.*for Rollouts, whose episodes nobody knows.*env_steps=100"):
-        Learner(REINFORCE(), env_steps=100).fit(Rollouts(Walk(), envs=2))
+def test_steps_of_worlds_are_counted_as_episodes_end():
+    assert Rollouts(Walk(), envs=2).updates(100, REINFORCE()) is None  # nobody knows how long episodes are
+    told = Learner(REINFORCE(), env_steps=100, every=1, random_state=0).fit(Rollouts(Walk(), envs=2)).history_
+    assert told["env_steps"][-1] >= 100 > told["env_steps"][-2]
     with pytest.raises(ValueError, match=r"expected one of epochs, steps and env_steps, got steps=3 and env_steps=100"):
         Learner(REINFORCE(), steps=3, env_steps=100).fit(Rollouts(Walk(), envs=2))
     with pytest.raises(ValueError, match=r"which does not act, got env_steps=100"):

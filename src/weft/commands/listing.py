@@ -16,25 +16,25 @@ def register(app: typer.Typer) -> None:
 
 def list_methods(
     room: Annotated[
-        str | None, typer.Argument(help="objectives, strategies, sources, nets or attacks; all by default.")
+        str | None, typer.Argument(help="objectives, strategies, sources, nets, attacks or worlds; all by default.")
     ] = None,
 ) -> None:
-    """List the methods of the catalogue by family, with their references."""
+    """List the methods of the catalogue by family, with their references, and the worlds to act in."""
     from itertools import groupby
 
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from weft.core.catalogue import ROOMS, entries
+    from weft.core.catalogue import LISTED, entries
 
     try:
-        methods = entries(room)
+        methods = entries(room) if room is not None else [entry for one in LISTED for entry in entries(one)]
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
     screen = Console()
-    methods.sort(key=lambda entry: (ROOMS.index(entry.room), entry.family, entry.name))
+    methods.sort(key=lambda entry: (LISTED.index(entry.room), entry.family, entry.name))
     for place, members in groupby(methods, key=lambda entry: (entry.room, entry.family)):
         table = Table(title=": ".join(filter(None, place)), title_justify="left", title_style="bold")
         table.add_column("name", no_wrap=True, style="cyan")

@@ -11,7 +11,7 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.core.composed import Composed
-    from weft.core.corpus import Corpus
+    from weft.core.corpus import Corpus, explained_variance
     from weft.core.objective import Objective, Output, capability, reduce
     from weft.core.source import Batch, Field, Part, Source, Spec
     from weft.core.state import State

@@ -15,11 +15,12 @@ from typing import Any
 
 from weft.core.configured import closest
 
-__all__ = ["REBUILT", "ROOMS", "Entry", "class_of", "entries", "find", "named", "spelled"]
+__all__ = ["LISTED", "REBUILT", "ROOMS", "Entry", "class_of", "entries", "find", "named", "spelled"]
 
 ROOMS = ("objectives", "strategies", "sources", "nets", "attacks")
-REBUILT = (*ROOMS, "learner", "losses")  # no methods, but they may be spelled, kept and rebuilt by name like them
-_HOMES = {"losses": "objectives.supervised.losses"}
+LISTED = (*ROOMS, "worlds")  # what methods act in is no method, and goes by a name as they do
+REBUILT = (*LISTED, "learner", "losses")  # no methods, but they may be spelled, kept and rebuilt by name like them
+_HOMES = {"losses": "objectives.supervised.losses", "worlds": "data.worlds"}
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,17 @@ def _module(room: str) -> ModuleType:
 def named(room: str) -> dict[str, str]:
     """The classes of a room by their spelling; none of them is imported for that."""
     if room not in REBUILT:
-        raise closest(room, ROOMS, "a room of the catalogue")
+        raise closest(room, LISTED, "a room of the catalogue")
     listed = _module(room).__all__
     return {spelled(name): name for name in listed if name[0].isupper()}
 
 
 def entries(room: str | None = None) -> list[Entry]:
-    """The catalogue, or one room of it."""
+    """The methods of the catalogue, or one room of it."""
     listed = []
     for part in ROOMS if room is None else (room,):
         for spelling, name in named(part).items():
-            cls = getattr(importlib.import_module(f"weft.{part}"), name)
+            cls = getattr(_module(part), name)
             text = inspect.getdoc(cls) or ""
             reference = re.search(r"^References?:\n\s+(.+?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
             place = cls.__module__.split(".")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.trees import Tree, tree_leaves, tree_map
 
-__all__ = ["Corpus"]
+__all__ = ["Corpus", "explained_variance"]
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,24 @@ class Corpus:
         if value.dim():
             raise ValueError(f"expected {name!r} to conclude in one number, got shape {tuple(value.shape)}")
         return value.to(dtype)
+
+
+def explained_variance(said: Tensor, true: Tensor) -> Corpus:
+    """The share of the variance of `true` that `said` explains, `1 - Var(true - said) / Var(true)`, as a measure.
+
+    It is 1 where all is explained, 0 where a constant would do as well, and may be negative; NaN where nothing varies.
+
+    >>> measure = explained_variance(torch.tensor([1.0, 2.0, 3.5]), torch.tensor([1.0, 2.0, 3.0]))
+    >>> measure.concluded("explained", measure.gathered(torch.ones(3)), torch.float32)
+    tensor(0.9167)
+    """
+    error = (true - said).double()
+    true = true.double()
+    sums = {"rows": torch.ones_like(true), "true": true, "error": error}
+    return Corpus(sums={**sums, "true squared": true.square(), "error squared": error.square()}, conclude=_explained)
+
+
+def _explained(sums: dict[str, Tensor]) -> Tensor:
+    count = sums["rows"]
+    left, whole = (sums[f"{n} squared"] / count - (sums[n] / count).square() for n in ("error", "true"))
+    return 1 - left / whole

@@ -116,6 +116,7 @@ class Source:
         adapts: whether, where it acts and gives episodes, the policy that plays a query is the one adapted to its
             support, by `state.adapt`.
         stale: whether, where it acts, rows may have been drawn by the objective as it was some updates ago.
+        counts: whether, where it acts, it counts the steps that were played, by `played`.
         vocabulary: by field, what text became tokens by (`weft.core.vocabulary`), where it was text.
     """
 
@@ -129,6 +130,7 @@ class Source:
     acts: bool = False
     adapts: bool = False
     stale: bool = False
+    counts: bool = False
     vocabulary: Mapping[str, Any] = MappingProxyType({})
 
     def init(self, state: State) -> SourceState:
@@ -152,6 +154,22 @@ class Source:
 
     def updates(self, env_steps: int, objective: Objective) -> int | None:
         """How many updates so many steps of its worlds allow; None where it does not act, or cannot tell."""
+        return None
+
+    def played(self, state: State) -> Tensor:
+        """The steps of its worlds so far (of one that `stacks`, of each replica), where it `counts` them."""
+        raise NotImplementedError(f"{type(self).__name__} does not count the steps that it plays")
+
+    def recall(self, state: State, record: Mapping[str, Any]) -> None:
+        """After an interruption, where it resumes by restart: counts go on from what the last record told of them."""
+
+    def latest(self, state: State, batch: Batch) -> Iterator[Batch]:
+        """The rows of which a record tells the objective's measures: of the batch that was just learned from, or of all
+        that were collected with it."""
+        yield batch
+
+    def warns(self, state: State) -> str | None:
+        """What whoever has trained on it should know at the end, such as that nothing was there to learn from."""
         return None
 
     def judge(self, state: State) -> dict[str, Tensor]:

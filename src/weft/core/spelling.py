@@ -7,6 +7,7 @@ spelled likewise: `adversarial-training(attack=pgd(eps=0.2))`.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from typing import Any
 
@@ -89,7 +90,7 @@ def _method(text: str, room: str) -> Any:
         raise ValueError(f"expected {_FORM}, got {shown(text)}") from error
     if room == "optimizers":
         return Optimizer(name, **settings)
-    known = class_of(room, name)._get_param_names()  # type: ignore[attr-defined]
+    known = [each for each in inspect.signature(class_of(room, name)).parameters if each != "self"]
     for setting in settings:
         if setting not in known:
             raise closest(setting, known, f"a setting of {name}")

@@ -100,9 +100,12 @@ class Plan:
 
     Attributes:
         steps: updates to make.
-        every: updates between two records.
+        every: updates between two records; None for a fiftieth of `env_steps`.
+        env_steps: steps of the source's worlds after which training ends, where nobody knows how many updates those
+            are: a replica ends after the update at which it has played as many.
         patience: records without progress after which a run stops and its best parameters are put
             back; None to go on to the end.
+        best: whether the best parameters are put back at the end, with `patience` or without.
         tolerance: the least change of the progress measure that counts.
         validation: where the progress measure is taken, or None for the training batch.
         memory: bytes that an evaluation may take at a time.
@@ -111,8 +114,10 @@ class Plan:
     """
 
     steps: int
-    every: int
+    every: int | None
+    env_steps: int | None = None
     patience: int | None = None
+    best: bool = False
     tolerance: float = 1e-4
     validation: Source | None = None
     memory: int = 2**30
@@ -175,18 +180,23 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
     engine.data_rows = source.size
     reading(source, state, plan.steps)
     surveyed(source, state)
+    if history and state.step > state.origin and source.resumes == "restart":
+        source.recall(state, history[-1])
     stream = engine.batches(source, state)
     stepping = stepper(engine, state)
     try:
         while state.step < end and bool(state.active.any()):
             state.tally.setdefault("going", state.active.clone())
+            looked = _looks(plan, state, source)
             batch = next(stream)
             for name, loss in stepping.step(state, batch).items():
                 total, turns = state.tally.get(name, (0.0, 0))
                 state.tally[name] = (total + loss, turns + 1)
-            if (state.step - state.origin) % plan.every == 0 or state.step == end:
+            over = _played_out(plan, state, source)
+            if _looks(plan, state, source) > looked or bool(over.any()) or state.step == end:
                 engine.settle(state)
                 record = _record(engine, state, source, plan, batch)
+                _end(state, over & state.active, f"played {plan.env_steps} steps of its worlds")
                 record = {"step": state.step, "epoch": len(history) + 1, **record}
                 history.append({**record, "seconds": time.perf_counter() - started})
                 yield history[-1]
@@ -204,13 +214,39 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
         state.stopped.setdefault(k, f"completed {plan.steps} steps")
 
 
+def _looks(plan: Plan, state: State, source: Source) -> int:
+    """How many records have been due by now."""
+    if plan.every is not None or plan.env_steps is None:
+        return (state.step - state.origin) // (plan.every or 1)
+    played = source.played(state)
+    least = played[state.active].min() if played.dim() and bool(state.active.any()) else played.min()
+    return int(50 * least) // plan.env_steps
+
+
+def _played_out(plan: Plan, state: State, source: Source) -> Tensor:
+    """Which replicas have played as many steps of their worlds as they may."""
+    if plan.env_steps is None:
+        return torch.zeros((), dtype=torch.bool)
+    return state.active & (source.played(state) >= plan.env_steps)
+
+
+def _end(state: State, over: Tensor, why: str) -> None:
+    """Ends what is over by now, and keeps what its optimizers have gathered."""
+    for k in torch.nonzero(over.reshape(-1)).flatten().tolist():
+        state.ended[k] = state.step
+        if state.replicas is not None:  # the others' steps move on what it has gathered, too
+            state.best.setdefault("gathered", {})[k] = gathered(state, k)
+        state.stopped[k] = f"{why}, at step {state.step_of(k)}"
+    state.active.logical_and_(~over.to(state.active.device))
+
+
 def _record(engine: Engine, state: State, source: Source, plan: Plan, batch: Batch) -> Record:
     """The mean losses since the last record, and the measures now; early stopping looks at them."""
     going = state.tally.pop("going")
     values = {name: total / turns for name, (total, turns) in state.tally.items()}
     rates, state.tally = rates_of(engine, state), {}
     if not source.episodic:
-        measures = engine.measure(state, iter([batch]), grouped=engine.grouped)
+        measures = engine.measure(state, source.latest(state, batch), grouped=engine.grouped)
         moves = {loss_name(player) for player in engine.players} | {"loss"}  # those come from the steps
         values.update({n: v for n, v in measures.items() if n not in moves})
     if plan.validation is not None:
@@ -243,22 +279,18 @@ def _keep_best(engine: Engine, state: State, plan: Plan, values: dict[str, Tenso
     _, now = progress_of(engine, values)
     if not state.best:
         state.best = {"value": torch.full_like(now, math.inf), "waited": torch.zeros_like(now, dtype=torch.int64)}
-        if plan.patience is not None:
+        if plan.best:
             state.best |= tree_map(torch.clone, _kept(engine, state))
     better = state.active & (now < state.best["value"] - plan.tolerance * state.best["value"].abs().clamp_max(1.0))
     state.best["value"] = torch.where(better, now, state.best["value"])
     state.best["waited"] = torch.where(better, 0, state.best["waited"] + 1)
-    if plan.patience is None:
+    if not plan.best:
         return
     state.best |= _where(better, _kept(engine, state), state.best)
+    if plan.patience is None:
+        return
     late = state.active & (state.best["waited"] >= plan.patience)
-    if bool(late.any()):
-        for k in torch.nonzero(late.reshape(-1)).flatten().tolist():
-            state.ended[k] = state.step
-            if state.replicas is not None:  # the others' steps move on what it has gathered, too
-                state.best.setdefault("gathered", {})[k] = gathered(state, k)
-            state.stopped[k] = f"no progress in {plan.patience} evaluations, at step {state.step_of(k)}"
-        state.active.logical_and_(~late)
+    _end(state, late, f"no progress in {plan.patience} evaluations")
 
 
 def _kept(engine: Engine, state: State) -> dict[str, Any]:
@@ -278,7 +310,7 @@ def _where(better: Tensor, now: Any, before: Any) -> Any:
 
 
 def _restore_best(state: State, plan: Plan) -> None:
-    if plan.patience is None or "params" not in state.best:
+    if not plan.best or "params" not in state.best:
         return
     for kind, tree in (("params", state.params), ("buffers", state.buffers)):
         for name, t in tree.items():

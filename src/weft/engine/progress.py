@@ -57,6 +57,20 @@ def pieces(what: str, rows: int, count: int, *, shown: bool) -> Iterator[_Done]:
         yield lambda rows: bar.advance(task, rows)
 
 
+def _beside(record: Record, name: str) -> list[str]:
+    """What else is told of a policy that acts: the medians of what its objective measures, and the steps played.
+
+    >>> _beside({"step": 8, "return": 21.5, "loss": 0.2, "entropy": 0.69, "lr": 0.1, "env_steps": 2048.0}, "return")
+    ['2,048 env_steps', 'entropy 0.69']
+    """
+    if "env_steps" not in record:
+        return []
+    others = [n for n in record if n not in (*TOLD, name, "env_steps") and not n.endswith(("loss", "lr", "length"))]
+    said = {n: np.asarray(record[n], dtype=float) for n in others if not n.startswith("valid_")}
+    told = [f"{n} {float(np.nanmedian(v)):.3g}" for n, v in said.items() if not np.all(np.isnan(v))]
+    return [f"{np.nanmax(record['env_steps']):,.0f} env_steps", *told[:4]]
+
+
 class Bar:
     """Observes a training and shows how far it is, how long it will take and the progress measure."""
 
@@ -69,7 +83,7 @@ class Bar:
             self._rich = _progress()
             self._rich.start()
             name = type(self.engine.objective).__name__
-            total = None if self.engine.objective.solved else self.plan.steps
+            total = None if self.engine.objective.solved else self.plan.env_steps or self.plan.steps
             self._task = self._rich.add_task(f"{name}, {self.engine.strategy!r}", total=total, shown="")
         return self
 
@@ -83,8 +97,14 @@ class Bar:
             name, value = next(((n, v) for n, v in record.items() if n not in TOLD), ("epoch", record["epoch"]))
         shown = float(np.nanmedian(value)) if not np.all(np.isnan(value)) else float("nan")
         rising = self.engine.progress[1] == "max" and name.endswith(self.engine.progress[0])
-        done = self._rich.tasks[0].completed + self.plan.every
-        self._rich.update(self._task, completed=done, shown=f"{name} {-shown if rising else shown:.4g}")
+        said = [f"{name} {-shown if rising else shown:.4g}", *_beside(record, name)]
+        self._rich.update(self._task, completed=self._done(record), shown=", ".join(said))
+
+    def _done(self, record: Record) -> float:
+        """How many updates are made, or steps of worlds played."""
+        if self.plan.env_steps is not None:
+            return float(np.nanmax(record["env_steps"])) if "env_steps" in record else 0.0
+        return self._rich.tasks[0].completed + (self.plan.every or 1) if self._rich is not None else 0.0
 
     def __exit__(self, *exc: object) -> None:
         if self._rich is not None:

@@ -233,7 +233,7 @@ class _Work:
         self.state.step = self.state.origin + self.turn
         self._settle()
         ended = ended or not self.going
-        if not (ended or self.turn % self.plan.every == 0) or not (values or new):
+        if not (ended or self.turn % (self.plan.every or 1) == 0) or not (values or new):
             self.untold = (values, new)
             return None
         self.untold = ({}, [])

@@ -28,6 +28,7 @@ from weft.learner.evaluation import Evaluation
 from weft.learner.film import Film, Filmed, place, written
 from weft.learner.questions import refuse_level
 from weft.learner.settings import as_seed
+from weft.learner.worlds import as_world
 from weft.sources.collector import Collector
 from weft.sources.playing import WORLDS, called_world
 from weft.sources.stage import Stage, stage_of
@@ -97,7 +98,7 @@ class Playing(BaseEstimator):
         `random_state`, the seed of the training and its number, not on how many are played side by side.
 
         Args:
-            world: as for `weft.sources.Rollouts`, one of them; observations and actions are those of training.
+            world: as for `fit`, one of them; observations and actions are those of training.
             episodes: how many (of each replica).
             deterministic: ask for the best action (`act`), else for a drawn one (`sample_action`).
             horizon: steps after which an episode is cut; default: the world's own.
@@ -117,6 +118,7 @@ class Playing(BaseEstimator):
             (20,)
         """
         _check("evaluate", locals())
+        world = as_world(world)
         refuse_level(level)
         (states, numbers), ask = _policies(self), "act" if deterministic else "sample_action"
         stage, name, seed = _stage(world, arguments), called_world(world), as_seed(random_state)
@@ -154,7 +156,7 @@ class Playing(BaseEstimator):
         """
         _check("record", locals())
         Number(0.0, 50.0, "(]").check(fps, "record's fps", 25.0)
-        path = place(path)
+        path, world = place(path), as_world(world)
         (states, numbers), ask = _policies(self), "act" if deterministic else "sample_action"
         if len(numbers) > 1:
             raise ValueError(f"expected one replica to film, got {len(numbers)}; film one: .replica(0).record(...)")

@@ -8,6 +8,7 @@ from weft.core.objective import Objective
 from weft.core.source import Source
 from weft.engine.loop import Pause, Plan
 from weft.engine.replicas import called
+from weft.engine.schedule import is_torch_scheduler
 from weft.learner.metrics import Judge
 
 if TYPE_CHECKING:
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["plan_of"]
 
 
-def _allowed(source: Source, env_steps: int, objective: Objective) -> int:
-    """How many updates so many steps of worlds allow."""
+def _allowed(source: Source, env_steps: int, objective: Objective) -> int | None:
+    """How many updates so many steps of worlds allow; None where nobody knows it before they are played."""
     updates, name = source.updates(env_steps, objective), called(source)
+    if updates is None and source.counts:
+        return None
     if updates is None:
         why = "whose episodes nobody knows the length of before" if source.acts else "which does not act"
         raise ValueError(f"expected steps=..., a number of updates, for {name}, {why}, got env_steps={env_steps}")
@@ -29,17 +32,33 @@ def _allowed(source: Source, env_steps: int, objective: Objective) -> int:
     return updates
 
 
+def _refuse_schedule(learner: Learner, source: Source) -> None:
+    """Raises where a rate is to go with a share of the updates that nobody knows."""
+    given = learner.schedule
+    if given not in (None, "constant") and not is_torch_scheduler(given):
+        raise ValueError(
+            f"expected steps=..., a number of updates, beside schedule={given!r}, since nobody knows how many updates "
+            f"env_steps={learner.env_steps} are for {called(source)}, whose episodes differ in length; leave one out"
+        )
+
+
 def plan_of(
     learner: Learner, source: Source, validation: Source | None, objective: Objective, *, once: bool, pause: Pause
 ) -> Plan:
     """How long a learner trains on a source: in passes where it has an end, in steps elsewhere; or `once` through."""
     if learner.epochs is not None and source.epoch is None:
         raise ValueError(f"{called(source)} has no end to a pass: give steps instead of epochs={learner.epochs}")
+    every: int | None
+    limit = None
     if once and source.epoch is not None:
         steps, every = source.epoch, source.epoch
     elif learner.env_steps is not None:
-        steps = _allowed(source, int(learner.env_steps), objective)
-        every = max(1, steps // 50)
+        allowed = _allowed(source, int(learner.env_steps), objective)
+        every = None if allowed is None else max(1, allowed // 50)
+        if allowed is None:
+            _refuse_schedule(learner, source)
+            limit = int(learner.env_steps)
+        steps = int(learner.env_steps) if allowed is None else allowed  # an update plays a step at least
     elif learner.steps is not None or source.epoch is None:
         steps = 1000 if learner.steps is None else int(learner.steps)
         every = max(1, steps // 50)
@@ -52,7 +71,9 @@ def plan_of(
     return Plan(
         steps=steps,
         every=every,
+        env_steps=limit,
         patience=learner.patience,
+        best=learner.patience is not None or (validation is not None and validation.acts and objective.acts),
         validation=validation,
         memory=learner.memory,
         pause=pause,

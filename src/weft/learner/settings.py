@@ -31,6 +31,7 @@ from weft.engine.schedule import as_schedule
 from weft.learner.metrics import check_metrics, metrics_of, monitored
 from weft.learner.pretrained import is_given
 from weft.learner.watching import arguments
+from weft.learner.worlds import is_world
 
 if TYPE_CHECKING:
     from weft.learner.estimator import Learner
@@ -259,13 +260,16 @@ class _Read(Legal):
 
 def rows_alone(given: object) -> bool:
     """Whether `validation` is rows without anything beside them."""
+    if is_world(given, acts=True):
+        return False
     return isinstance(given, np.ndarray | Tensor | list) or (hasattr(given, "iloc") and hasattr(given, "columns"))
 
 
 def _held_out(given: object) -> bool:
     if isinstance(given, tuple) and len(given) == 3:
         return isinstance(given[2], Mapping)
-    return isinstance(given, Source | Dataset) or (isinstance(given, tuple) and len(given) == 2) or rows_alone(given)
+    pair = isinstance(given, tuple) and len(given) == 2
+    return isinstance(given, Source | Dataset) or pair or rows_alone(given) or is_world(given, acts=True)
 
 
 def _calls(given: object) -> bool:
@@ -296,7 +300,7 @@ LEGAL: dict[str, Legal] = {
     "accumulate": Whole(1),
     "clip": Number(0, ends="()") | None,
     "weighting": Choice("example", "group"),
-    "validation": Number(0, 1, "()") | Such("a pair (X, y), X alone, a data set, a source", _held_out) | None,
+    "validation": Number(0, 1, "()") | Such("a pair (X, y), X alone, a data set, a source, a world", _held_out) | None,
     "every": Whole(1) | None,
     "metrics": _Read("a list of metrics, or metrics by name", metrics_of),
     "monitor": Such("the name of one of the metrics", lambda given: isinstance(given, str)) | None,

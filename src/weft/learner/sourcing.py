@@ -20,6 +20,7 @@ from weft.learner.evaluating import refuse_labels
 from weft.learner.few import judging
 from weft.learner.reading import COLUMNS, Reader, unpack
 from weft.learner.settings import Settings, rows_alone
+from weft.learner.worlds import evaluating_in, is_world
 from weft.sources import Arrays, Mapped, batchwise
 from weft.sources.cast import Cast
 from weft.sources.drawn import DrawnAnew
@@ -162,6 +163,8 @@ def _validation(settings: Settings) -> float | tuple[Any, ...] | Source | None:
     given = settings.validation
     if given is None:
         return None
+    if is_world(given, acts=True):
+        given = evaluating_in(given, settings.objective)
     if isinstance(given, Source):
         return Cast(given, settings.dtype)
     if isinstance(given, Dataset):
@@ -188,7 +191,8 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
             "objective that reads episodes (episodic = True)"
         )
     if strategy.sight.grouped and not source.grouped:
-        raise ValueError(f"{strategy!r} compares environments, got {name} without any; make it with grouped=True")
+        way = "give a list of worlds" if source.acts else "make it with grouped=True"
+        raise ValueError(f"{strategy!r} compares environments, got {name} without any; {way}")
     first = objective.fields[0]
     if first not in source.spec:
         raise ValueError(
@@ -259,7 +263,8 @@ def match(reader: Reader, settings: Settings, source: Source) -> tuple[Source, S
             )
     held = _validation(settings)
     if held is not None and not isinstance(held, Source):
-        raise ValueError(f"expected validation to be a source, as {name} is one, got {held!r}; pass a source or None")
+        fix = "pass a world to play in, a source or None" if source.acts else "pass a source or None"
+        raise ValueError(f"expected validation to be a source, as {name} is one, got {held!r}; {fix}")
     if held is not None:
         _refuse_validation(held, source, objective.fields)
         held = judging(reader.learner, objective, held, source)

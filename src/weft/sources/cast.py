@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ class Cast(Source):
         self.epoch, self.size, self.vocabulary = source.epoch, source.size, source.vocabulary
         self.resumes, self.stacks = source.resumes, source.stacks
         self.acts, self.adapts, self.stale = source.acts, source.adapts, source.stale
+        self.counts = source.counts
         self.spec = {
             name: replace(field, dtype=dtype) if field.dtype.is_floating_point else field
             for name, field in source.spec.items()
@@ -55,6 +57,23 @@ class Cast(Source):
     def judge(self, state: State) -> dict[str, Tensor]:
         """The other source's."""
         return self.source.judge(state)
+
+    def played(self, state: State) -> Tensor:
+        """The other source's."""
+        return self.source.played(state)
+
+    def recall(self, state: State, record: Mapping[str, Any]) -> None:
+        """The other source recalls it."""
+        self.source.recall(state, record)
+
+    def latest(self, state: State, batch: Batch) -> Iterator[Batch]:
+        """The other source's."""
+        for part in self.source.latest(state, batch):
+            yield part if part is batch else tree_map(self._cast, part)
+
+    def warns(self, state: State) -> str | None:
+        """The other source's."""
+        return self.source.warns(state)
 
     def updates(self, env_steps: int, objective: Objective) -> int | None:
         """The other source's."""

@@ -96,6 +96,7 @@ class Collector:
             "returns": ring,
             "lengths": ring.clone(),
             "steps": torch.zeros(lead, dtype=torch.int64, device=state.device),
+            "paid": torch.zeros(lead, dtype=torch.bool, device=state.device),
         }
         if state.objective.remembers:
             with Acting(state, "start", key.unsqueeze(-1), rows) as policy:
@@ -208,6 +209,7 @@ class Collector:
             "observation": apart(observation),
             "age": apart(age),
             "steps": tree["steps"] + apart(each).sum(-1),
+            "paid": tree["paid"] | apart(played["reward"] != 0).flatten(-2).any(-1),
             **_tallied(tree, played["reward"], over),
         }
         if memory is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -113,6 +113,18 @@ class Mapped(Source):
     def judge(self, state: State) -> dict[str, Tensor]:
         """The other source's."""
         return self.source.judge(state)
+
+    def played(self, state: State) -> Tensor:
+        """The other source's."""
+        return self.source.played(state)
+
+    def recall(self, state: State, record: Mapping[str, Any]) -> None:
+        """The other source recalls it."""
+        self.source.recall(state, record)
+
+    def warns(self, state: State) -> str | None:
+        """The other source's."""
+        return self.source.warns(state)
 
     def updates(self, env_steps: int, objective: Objective) -> int | None:
         """The other source's."""

@@ -53,6 +53,7 @@ class Playing(Source):
 
     stacks = True
     acts = True
+    counts = True
     legal: ClassVar[dict[str, Legal]] = ACTED
     ask = "sample_action"
     """What the objective is asked at each turn."""
@@ -106,6 +107,32 @@ class Playing(Source):
         """The same, of what is kept of each world."""
         means = {n: torch.stack([tree[f"{n}s"].nanmean(-1) for tree in trees]).mean(0) for n in ("return", "length")}
         return {**means, "env_steps": torch.stack([tree["steps"] for tree in trees]).sum(0).double()}
+
+    def played(self, state: State) -> Tensor:
+        """The steps that were played in all worlds."""
+        return torch.stack([state.source[str(e)]["steps"] for e in range(len(self.collectors))]).sum(0)
+
+    def recall(self, state: State, record: Mapping[str, Any]) -> None:
+        """The steps that were played before an interruption count on."""
+        if "env_steps" in record:
+            before = torch.as_tensor(record["env_steps"], device=state.device)
+            steps = state.source["0"]["steps"]
+            steps += before.nan_to_num().to(steps)
+
+    def warns(self, state: State) -> str | None:
+        """That no reward was anything but zero, where the objective learns from them."""
+        if "reward" not in state.objective.fields or not state.source:
+            return None
+        paid = torch.stack([state.source[str(e)]["paid"] for e in range(len(self.collectors))]).any(0).reshape(-1)
+        if bool(paid.all()):
+            return None
+        where = ", ".join(dict.fromkeys(one.name for one in self.collectors))
+        whose = "" if not bool(paid.any()) or len(paid) == 1 else f" of {int((~paid).sum())} of {len(paid)} replicas"
+        return (
+            f"expected rewards to learn from, got zero at all steps{whose}, {int(self.played(state).max()):,} in "
+            f"{where}: nothing can be learned from them; explore more or play longer, or look whether the world pays "
+            "what it should"
+        )
 
     def judge(self, state: State) -> dict[str, Tensor]:
         """The mean return and length of fresh episodes, each played to its end."""

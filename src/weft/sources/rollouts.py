@@ -68,7 +68,10 @@ class Rollouts(Playing):
         """Nothing played yet."""
         self.admit(state)
         lead = () if state.replicas is None else (state.replicas,)
-        none = {"steps": torch.zeros(lead, dtype=torch.int64, device=state.device)}
+        none = {
+            "steps": torch.zeros(lead, dtype=torch.int64, device=state.device),
+            "paid": torch.zeros(lead, dtype=torch.bool, device=state.device),
+        }
         return {str(e): {**self._ring(state, one), **none} for e, one in enumerate(self.collectors)}
 
     def batches(self, state: State) -> Iterator[Batch]:
@@ -79,5 +82,6 @@ class Rollouts(Playing):
             for e, tree in enumerate(trees):
                 before = state.source[str(e)]
                 told = {"returns": tree["returns"], "lengths": tree["lengths"]}
-                state.source[str(e)] = {**told, "steps": before["steps"] + tree["steps"]}
+                counted = {"steps": before["steps"] + tree["steps"], "paid": before["paid"] | tree["paid"]}
+                state.source[str(e)] = {**told, **counted}
             yield self.rows(state, self.credited(state, batch, key))

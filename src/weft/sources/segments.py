@@ -138,6 +138,11 @@ class Segments(Playing):
         index = order[..., part * size : (part + 1) * size]
         return tree_map(lambda t: taken(t, index), dict(tree["segment"]))
 
+    def latest(self, state: State, batch: Batch) -> Iterator[Batch]:
+        """The segment at hand, in parts as large as those that are learned from."""
+        parts = self._parts(state.objective)
+        yield from (batch,) if parts == 1 else (self._part(state.source, i, parts) for i in range(parts))
+
     def once(self, state: State, rows: int) -> Iterator[Batch]:
         """The segment at hand, or where there is none yet one that is played apart."""
         if "segment" not in state.source:

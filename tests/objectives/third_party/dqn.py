@@ -9,6 +9,7 @@ from torch.nn.functional import huber_loss
 
 from weft.core import Objective, Output, capability
 from weft.nets import SlowCopy
+from weft.sources import Replay
 
 
 class DQN(Objective):
@@ -25,6 +26,10 @@ class DQN(Objective):
     def __init__(self, *, hidden=(256, 256), discount=0.99, renew=128, rate=1.0, double=False):
         super().__init__()
         self.hidden, self.discount, self.renew, self.rate, self.double = hidden, discount, renew, rate, double
+
+    def plays(self, world, **settings):
+        own = {"envs": 1, "start": 1000, "every": 4, "updates_each": 4, "explore": (1.0, 0.04, 0.16)}
+        return Replay(world, **{**own, **settings})
 
     def build(self, spec):
         sizes = (prod(spec["observation"].shape), *self.hidden)

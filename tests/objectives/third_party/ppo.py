@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from weft.core import Objective, Output, capability
+from weft.core.corpus import explained_variance
 from weft.core.random import categorical
+from weft.sources import Segments
 
 
 def mlp(inputs, outputs, hidden):
@@ -31,6 +33,9 @@ class PPO(Objective):
         super().__init__()
         self.hidden, self.discount, self.trace, self.eps = hidden, discount, trace, eps
         self.value, self.entropy = value, entropy
+
+    def plays(self, world, **settings):
+        return Segments(world, **{"envs": 8, "length": 32, "passes": 20, "batch_size": 256, **settings})
 
     def build(self, spec):
         inputs = prod(spec["observation"].shape)
@@ -63,6 +68,15 @@ class PPO(Objective):
         value = (self._values(batch["observation"], 1) - batch["goal"]).square()
         entropy = -(logits.exp() * logits).sum(-1)
         return Output(policy + self.value * value - self.entropy * entropy, logits=logits)
+
+    def measure(self, batch):
+        """How undecided the policy is, how far it has moved from what was played, and what the critic explains."""
+        output = self(batch)
+        law = output.logits
+        moved = batch["played"] - law.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+        told = {"entropy": -(law.exp() * law).sum(-1), "kl": (-moved).exp() - 1 + moved}
+        explained = explained_variance(self._values(batch["observation"], 1), batch["goal"])
+        return {"loss": output.losses, **told, "explained_variance": explained}
 
     def sample_action(self, observation):
         return categorical(self.policy(observation), place="action")

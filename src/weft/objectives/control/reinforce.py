@@ -66,7 +66,7 @@ class REINFORCE(Policy):
         >>> from weft import Learner
         >>> from weft.data import FiniteMDP
         >>> bandit = FiniteMDP(torch.ones(1, 2, 1), torch.tensor([[0.0, 1.0]]), horizon=1)
-        >>> Learner(REINFORCE(), steps=50, random_state=0).fit(REINFORCE().plays(bandit)).act([[1.0]])
+        >>> Learner(REINFORCE(), steps=50, random_state=0).fit(bandit).act([[1.0]])
         array([1])
     """
 
