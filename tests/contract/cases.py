@@ -586,6 +586,7 @@ OBJECTIVES = {
         source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=16, length=5),
         steps=60,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
+    ),
     "policy-evaluation": planned(lambda net: PolicyEvaluation(discount=0.9)),
     "policy-iteration": planned(lambda net: PolicyIteration(discount=0.9)),
     "value-iteration": planned(lambda net: ValueIteration(discount=0.9)),
@@ -623,6 +624,7 @@ OBJECTIVES = {
         steps=80,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
         episodes=few_steps,
+    ),
     "dqn": Case(
         lambda net: DQN(
             "mlp(dropout=0.1)" if net == "noisy" else None, hidden=(16,), renew=5, discount=0.5, temperature=0.1

@@ -115,7 +115,9 @@ class Learned:
                 f"numbers, got {tuple(following.shape)} in {following.dtype} after {observation.dtype}"
             )
         y = (following - observation).reshape(n, -1)
-        return action_inputs(action, observation, taken), y if reward is None else torch.cat([y, reward.reshape(n, 1)], 1)
+        return action_inputs(action, observation, taken), y if reward is None else torch.cat(
+            [y, reward.reshape(n, 1)], 1
+        )
 
     def reset(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """One of the starts for each key."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.objectives.control.a2c import A2C
+    from weft.objectives.control.dqn import DQN
     from weft.objectives.control.dyna import Dyna
     from weft.objectives.control.dynamics import Dynamics
     from weft.objectives.control.mpc import MPC
-    from weft.objectives.control.dqn import DQN
-    from weft.objectives.control.a2c import A2C
     from weft.objectives.control.ppo import PPO
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.control.tabular.backward_induction import BackwardInduction

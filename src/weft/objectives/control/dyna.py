@@ -57,7 +57,12 @@ class Dyna(Dynamics):
     }
 
     def __init__(
-        self, policy: Objective | None = None, *, model: Objective | None = None, imagined: float = 0.5, draws: bool = False
+        self,
+        policy: Objective | None = None,
+        *,
+        model: Objective | None = None,
+        imagined: float = 0.5,
+        draws: bool = False,
     ) -> None:
         super().__init__(model, draws=draws)
         self.policy = policy

@@ -182,7 +182,3 @@ class REINFORCE(Policy):
         mask = batch["mask"]
         entropy = (self.law.entropy(self._told(batch)) * mask).sum(-1) / mask.sum(-1).clamp_min(1.0)
         return {"loss": self(batch).losses, "entropy": entropy}
-
-    def plays(self, world: Worlds, **settings: Any) -> Rollouts:
-        """64 whole episodes for each update."""
-        return Rollouts(world, **settings)
