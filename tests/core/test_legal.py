@@ -89,7 +89,7 @@ TAKES = {
         *("*.trace", "*.value_weight", "*.entropy_weight", "PPO.beta"),
         *("LeastSquares.ridge", "*.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
-        *("DQN.discount", "DQN.temperature"),
+        *("DQN.discount", "DQN.temperature", "Dyna.imagined"),
         *("Histogram.tails", "LDA.tolerance"),
         *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),
         *("Autoencoder.noise", "Autoencoder.masking", "Autoencoder.l1", "Autoencoder.kl", "Autoencoder.contraction"),
