@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from weft import Learner, Optimizer
 from weft.attacks import PGD
 from weft.core.catalogue import entries
-from weft.data import FiniteMDP, ring, sinusoids
+from weft.data import Bandits, FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import (
     DANN,
@@ -32,6 +32,7 @@ from weft.objectives import (
     RBM,
     REINFORCE,
     TD,
+    UCB,
     VAE,
     VQVAE,
     Autoencoder,
@@ -42,15 +43,18 @@ from weft.objectives import (
     Classification,
     Dequantized,
     DiscreteVAE,
+    EpsilonGreedy,
     FactorAnalysis,
     Gaussian,
     GaussianMixture,
+    GradientBandit,
     Heads,
     HierarchicalVAE,
     Histogram,
     Independent,
     KernelDensity,
     LeastSquares,
+    LinearBandit,
     LinearProgram,
     Mixture,
     NaiveBayes,
@@ -65,6 +69,7 @@ from weft.objectives import (
     SemiSupervisedVAE,
     StateSpace,
     TDControl,
+    Thompson,
     TrueOnlineTD,
     ValueIteration,
     WaveNet,
@@ -250,6 +255,11 @@ def learned_there(make):
         source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=4, length=4),
         settings={"optimizer": Optimizer("sgd", lr=0.5)},
     )
+
+
+def with_arms(make, **world):
+    """What plays bandits."""
+    return Case(make, source=lambda kind: Rollouts(Bandits(3, horizon=6, **world), envs=4))
 
 
 OBJECTIVES = {
@@ -527,6 +537,11 @@ OBJECTIVES = {
     "true-online-td": Case(
         lambda net: TrueOnlineTD(episodes=40, step=0.05), source=lambda kind: Rollouts(corridor(), envs=10)
     ),
+    "epsilon-greedy": with_arms(lambda net: EpsilonGreedy()),
+    "ucb": with_arms(lambda net: UCB()),
+    "gradient-bandit": with_arms(lambda net: GradientBandit()),
+    "thompson": with_arms(lambda net: Thompson()),
+    "linear-bandit": with_arms(lambda net: LinearBandit(explore="thompson"), contexts=2),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),
