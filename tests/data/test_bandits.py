@@ -19,11 +19,12 @@ def keys(n, place="test"):
 
 
 def test_means_and_rewards_have_their_laws():
-    world = Bandits(5, spread=2.0, noise=0.5)
+    world = Bandits(5, centre=4.0, spread=2.0, noise=0.5)
     position, seen = world.reset(keys(20_000))
     assert not seen.any()
     means = world.means(position)
     assert abs(float(means.std()) - 2.0) < 0.02
+    assert abs(float(means.mean()) - 4.0) < 0.03
     _, after, reward, ended = world.step(position, torch.full((20_000,), 2), keys(20_000, "step"))
     assert abs(float((reward - means[:, 2]).std()) - 0.5) < 0.01
     assert abs(float((reward - means[:, 2]).mean())) < 0.015
@@ -82,8 +83,8 @@ def test_what_is_paid_may_be_another_thing_than_what_is_seen():
         ({"noise": -1.0}, "noise"),
         ({"pays": "money"}, "pays"),
         ({"horizon": 0}, "horizon"),
-        ({"rewards": "bernoulli", "walk": 0.1}, "without spread, noise, walk or contexts"),
-        ({"walk": 0.1, "contexts": 2}, "walk or contexts, got both"),
+        ({"rewards": "bernoulli", "walk": 0.1}, "without centre, spread, noise, walk or contexts"),
+        ({"walk": 0.1, "contexts": 2}, "no walk and no centre beside contexts"),
     ],
 )
 def test_bad_settings(settings, message):

@@ -23,7 +23,7 @@ class Bandits:
     The mean reward of each arm is drawn as an episode begins, and is not seen. Seen are which arm was chosen last, as a
     one-hot row (zeros at first), what it gave, and the context, where there is one: `arms + 1 + contexts` numbers.
 
-        rewards "normal"      means ~ N(0, spread^2), rewards ~ N(mean, noise^2)
+        rewards "normal"      means ~ N(centre, spread^2), rewards ~ N(mean, noise^2)
         rewards "bernoulli"   means uniform in [0, 1], rewards 1 with that probability, else 0
         contexts d            a context c_t ~ N(0, I) for each step; the mean of an arm is w_arm c_t, where
                               w_arm ~ N(0, spread^2 I / d)
@@ -35,6 +35,7 @@ class Bandits:
     Args:
         arms: how many.
         rewards: `normal` or `bernoulli`.
+        centre: of normal means; it tells apart who minds what all arms have in common.
         spread: how different the arms are.
         noise: of a normal reward.
         walk: by how much (standard deviation) each mean moves at every step.
@@ -60,6 +61,7 @@ class Bandits:
         arms: int = 10,
         *,
         rewards: str = "normal",
+        centre: float = 0.0,
         spread: float = 1.0,
         noise: float = 1.0,
         walk: float = 0.0,
@@ -69,19 +71,24 @@ class Bandits:
     ) -> None:
         Whole(2).check(arms, "Bandits' arms")
         Choice("normal", "bernoulli").check(rewards, "Bandits' rewards")
+        Number().check(centre, "Bandits' centre")
         for name, value in (("spread", spread), ("noise", noise), ("walk", walk)):
             Number(0).check(value, f"Bandits' {name}")
         Whole(0).check(contexts, "Bandits' contexts")
         Choice(*PAYS).check(pays, "Bandits' pays")
         Whole(1).check(horizon, "Bandits' horizon")
-        if rewards == "bernoulli" and (walk or contexts or spread != 1 or noise != 1):
+        if rewards == "bernoulli" and (walk or contexts or centre or spread != 1 or noise != 1):
             raise ValueError(
-                "expected arms of rewards 0 and 1 without spread, noise, walk or contexts, which belong to rewards="
-                f"'normal', got spread={spread:g}, noise={noise:g}, walk={walk:g}, contexts={contexts}"
+                "expected arms of rewards 0 and 1 without centre, spread, noise, walk or contexts, which belong to "
+                f"rewards='normal', got centre={centre:g}, spread={spread:g}, noise={noise:g}, walk={walk:g} and "
+                f"contexts={contexts}"
             )
-        if walk and contexts:
-            raise ValueError(f"expected walk or contexts, got both, walk={walk:g} and contexts={contexts}")
-        self.arms, self.rewards, self.spread, self.noise = arms, rewards, spread, noise
+        if contexts and (walk or centre):
+            raise ValueError(
+                f"expected no walk and no centre beside contexts, which decide what arms are worth, got walk={walk:g}, "
+                f"centre={centre:g} and contexts={contexts}"
+            )
+        self.arms, self.rewards, self.centre, self.spread, self.noise = arms, rewards, centre, spread, noise
         self.walk, self.contexts, self.pays, self.horizon = walk, contexts, pays, horizon
         self.observation = Field((arms + 1 + contexts,), torch.float32)
         self.action = Field((), torch.int64, classes=arms)
@@ -94,7 +101,7 @@ class Bandits:
             drawn = gauss(fold(keys, "arms"), (self.arms, self.contexts), torch.float64)
             position = {"arms": self.spread * drawn / self.contexts**0.5}
         else:
-            position = {"arms": self.spread * gauss(fold(keys, "arms"), (self.arms,), torch.float64)}
+            position = {"arms": self.centre + self.spread * gauss(fold(keys, "arms"), (self.arms,), torch.float64)}
         position |= self._context(keys)
         nothing = torch.zeros((*keys.shape, self.arms + 1), dtype=torch.float32, device=keys.device)
         return position, self._see(position, nothing)
