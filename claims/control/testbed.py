@@ -39,9 +39,9 @@ class Testbed(Claim):
     quick = {"seeds": 5, "bandits": 100, "steps": 1000, "walking": 60, "walk": 1500}
     full = {"seeds": 10, "bandits": 200, "steps": 1000, "walking": 40, "walk": 5000}
     mutant = Mutant(
-        what="bounds that are no higher where less is known",
-        misses="UCB less epsilon .1",
-        names={"UCB": altered(UCB, confidence=0.0)},
+        what="a gradient bandit whose baseline is left out",
+        misses="with the baseline less without",
+        names={"GradientBandit": altered(GradientBandit, baseline=False)},
         setting={"walk": 200},
     )
 
