@@ -35,8 +35,8 @@ class ValuesIdentities(Claim):
     statement = (
         "v is the policy's mean of q, and q is what is earned and the discounted v after it; what a policy earns is "
         "its visits times the rewards, and discounted visits sum to 1 / (1 - discount). Policy iteration, value "
-        "iteration and the linear program find one and the same v*, above which no policy lies; of best policies there may be "
-        "many. Value iteration comes closer by at least the discount in each sweep."
+        "iteration and the linear program find one and the same v*, above which no policy lies; of best policies "
+        "there may be many. Value iteration comes closer by at least the discount in each sweep."
     )
     reference = (
         "Bellman, “A Markovian decision process”, 1957; Puterman, “Markov decision processes”, 1994, chapter 6; Sutton "
