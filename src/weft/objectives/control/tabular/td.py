@@ -192,4 +192,6 @@ class TD(Objective):
 
     def sample_action(self, observation: Tensor, legal: Tensor | None = None) -> Tensor:
         """An action for each row, drawn from the policy that plays."""
-        return categorical(self._law(self.policy, observation, legal).log(), place="action")
+        chance = self._law(self.policy, observation, legal)
+        drawn = categorical(chance.log(), place="action")
+        return torch.where(chance.isnan().any(-1), -1, drawn)  # nothing legal that it would do: refused by who plays
