@@ -229,6 +229,7 @@ class Case:
     episodes: Callable[[], Any] | None = None
     strategies: dict[str, Any] = field(default_factory=dict)  # in other settings than for other objectives
     gaps: Callable[[Any], Any] = scattered  # which entries of rows are observed, where gaps are learned from
+    learned: Callable[[Any], bool] | None = None  # whether it has, where no record tells
 
 
 ADAM = Optimizer("adam", lr=0.01)
@@ -245,7 +246,20 @@ def painted(make):
 
 def planned(make):
     """What is solved by the tables of the corridor."""
-    return Case(make, source=lambda kind: Tables(corridor()))
+    solved = lambda learner: bool(np.max(learner.history_["loss"][-1]) < 1e-8)
+    return Case(make, source=lambda kind: Tables(corridor()), learned=solved)
+
+
+def worth_more(learner):
+    """The last place is worth more than the first."""
+    values = learner.value(np.eye(4))
+    return bool(values[3] > values[0])
+
+
+def found_an_arm(learner):
+    """More is earned than by any arm."""
+    contexts = {"contexts": 2} if type(learner.objective_) is LinearBandit else {}
+    return bool(learner.evaluate(Bandits(3, horizon=60, spread=2.0, pays="optimal", **contexts), 200).mean > 60 / 3 + 8)
 
 
 def learned_there(make):
@@ -254,12 +268,13 @@ def learned_there(make):
         make,
         source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=4, length=4),
         settings={"optimizer": Optimizer("sgd", lr=0.5)},
+        learned=worth_more,
     )
 
 
 def with_arms(make, **world):
     """What plays bandits."""
-    return Case(make, source=lambda kind: Rollouts(Bandits(3, horizon=6, **world), envs=4))
+    return Case(make, source=lambda kind: Rollouts(Bandits(3, horizon=6, **world), envs=4), learned=found_an_arm)
 
 
 OBJECTIVES = {
@@ -535,7 +550,9 @@ OBJECTIVES = {
     "td-control": learned_there(lambda net: TDControl(target="double")),
     "td-control, sarsa": learned_there(lambda net: TDControl(target="sarsa", trace=0.5)),
     "true-online-td": Case(
-        lambda net: TrueOnlineTD(episodes=40, step=0.05), source=lambda kind: Rollouts(corridor(), envs=10)
+        lambda net: TrueOnlineTD(episodes=40, step=0.05),
+        source=lambda kind: Rollouts(corridor(), envs=10),
+        learned=worth_more,
     ),
     "epsilon-greedy": with_arms(lambda net: EpsilonGreedy()),
     "ucb": with_arms(lambda net: UCB()),
