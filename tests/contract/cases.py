@@ -262,12 +262,35 @@ def found_an_arm(learner):
     return bool(learner.evaluate(Bandits(3, horizon=60, spread=2.0, pays="optimal", **contexts), 200).mean > 60 / 3 + 8)
 
 
-def learned_there(make):
+def steps_there():
+    """Single steps by which one goes to and fro in the corridor."""
+    s, a = torch.arange(ROWS) % 4, torch.arange(ROWS) // 4 % 2
+    after = (s + 2 * a - 1).clamp(0, 3)
+    fields = {
+        "observation": torch.eye(4)[s],
+        "action": a,
+        "reward": ((s == 3) & (a == 1)).float(),
+        "next_observation": torch.eye(4)[after],
+        "terminated": torch.zeros(ROWS, dtype=torch.bool),
+    }
+
+    def draw(keys, rows):
+        drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"]
+        return {name: field[drawn] for name, field in fields.items()}
+
+    return Episodes(draw, tasks=6, shots=8, classes={"action": 2})
+
+
+def learned_there(make, one=True):
     """What is learned from single steps or stretches in the corridor."""
+    given = lambda: Demonstrations(corridor(), rightwards, episodes=8, stray=0.8, horizon=20, batch_size=16)
+    several = lambda: Segments([corridor(), corridor()], envs=4, length=4)
+    alone = given if one else lambda: Segments(corridor(), envs=4, length=4)
     return Case(
         make,
-        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=4, length=4),
+        source=lambda kind: several() if kind == "groups" else alone(),
         settings={"optimizer": Optimizer("sgd", lr=0.5)},
+        episodes=steps_there,
         learned=worth_more,
     )
 
@@ -546,9 +569,9 @@ OBJECTIVES = {
     "linear-program": planned(lambda net: LinearProgram(discount=0.9)),
     "backward-induction": planned(lambda net: BackwardInduction(horizon=8)),
     "td": learned_there(lambda net: TD(discount=0.9)),
-    "td, lambda": learned_there(lambda net: TD(discount=0.9, trace=0.8, target=[[0.2, 0.8]] * 4, visit="first")),
+    "td, lambda": learned_there(lambda net: TD(discount=0.9, trace=0.8, target=[[0.2, 0.8]] * 4, visit="first"), False),
     "td-control": learned_there(lambda net: TDControl(target="double")),
-    "td-control, sarsa": learned_there(lambda net: TDControl(target="sarsa", trace=0.5)),
+    "td-control, sarsa": learned_there(lambda net: TDControl(target="sarsa", trace=0.5), False),
     "true-online-td": Case(
         lambda net: TrueOnlineTD(episodes=40, step=0.05),
         source=lambda kind: Rollouts(corridor(), envs=10),

@@ -442,7 +442,7 @@ def test_bad_settings(make, message):
 
 
 def test_what_cannot_be_learned_from_is_refused():
-    with pytest.raises(ValueError, match="TD credits rows that were played together"):
+    with pytest.raises(ValueError, match="TD learns from what the current policy does, got Replay"):
         Learner(TD(trace=0.5), steps=1).fit(Replay(walk()))
     with pytest.raises(ValueError, match="TDControl learns from what the current policy does, got Replay"):
         Learner(TDControl(target="sarsa"), steps=1).fit(Replay(walk()))
