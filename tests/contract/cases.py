@@ -219,7 +219,10 @@ def complete(rows):
 
 @dataclass
 class Case:
-    """An objective, the data it learns from in each form, and how long it takes to show progress."""
+    """An objective, the data it learns from in each form, and how long it takes to show progress.
+
+    A source is asked for as `groups`, as `flat`, and as `played`, where an objective that acts may play and else not.
+    """
 
     make: Callable[[str], Any]
     arrays: dict[str, Any] | None = None
@@ -285,10 +288,10 @@ def learned_there(make, one=True):
     """What is learned from single steps or stretches in the corridor."""
     given = lambda: Demonstrations(corridor(), rightwards, episodes=8, stray=0.8, horizon=20, batch_size=16)
     several = lambda: Segments([corridor(), corridor()], envs=4, length=4)
-    alone = given if one else lambda: Segments(corridor(), envs=4, length=4)
+    alone = lambda: Segments(corridor(), envs=4, length=4)
     return Case(
         make,
-        source=lambda kind: several() if kind == "groups" else alone(),
+        source=lambda kind: several() if kind == "groups" else given() if one and kind == "flat" else alone(),
         settings={"optimizer": Optimizer("sgd", lr=0.5)},
         episodes=steps_there,
         learned=worth_more,
