@@ -18,6 +18,7 @@ from weft.attacks import PGD
 from weft.core.catalogue import entries
 from weft.core.random import fold, key_of
 from weft.data import FiniteMDP, ring, sinusoids
+from weft.data import Bandits, FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import (
     A2C,
@@ -37,6 +38,7 @@ from weft.objectives import (
     RBM,
     REINFORCE,
     TD,
+    UCB,
     VAE,
     VQVAE,
     Autoencoder,
@@ -49,15 +51,18 @@ from weft.objectives import (
     DiscreteVAE,
     Dyna,
     Dynamics,
+    EpsilonGreedy,
     FactorAnalysis,
     Gaussian,
     GaussianMixture,
+    GradientBandit,
     Heads,
     HierarchicalVAE,
     Histogram,
     Independent,
     KernelDensity,
     LeastSquares,
+    LinearBandit,
     LinearProgram,
     Mixture,
     NaiveBayes,
@@ -72,6 +77,7 @@ from weft.objectives import (
     SemiSupervisedVAE,
     StateSpace,
     TDControl,
+    Thompson,
     TrueOnlineTD,
     ValueIteration,
     WaveNet,
@@ -273,7 +279,10 @@ def complete(rows):
 
 @dataclass
 class Case:
-    """An objective, the data it learns from in each form, and how long it takes to show progress."""
+    """An objective, the data it learns from in each form, and how long it takes to show progress.
+
+    A source is asked for as `groups`, as `flat`, and as `played`, where an objective that acts may play and else not.
+    """
 
     make: Callable[[str], Any]
     arrays: dict[str, Any] | None = None
@@ -284,6 +293,7 @@ class Case:
     strategies: dict[str, Any] = field(default_factory=dict)  # in other settings than for other objectives
     counted: Callable[[], Any] | None = None  # rows that were given, for strategies that ask how many there are
     gaps: Callable[[Any], Any] = scattered  # which entries of rows are observed, where gaps are learned from
+    learned: Callable[[Any], bool] | None = None  # whether it has, where no record tells
 
 
 ADAM = Optimizer("adam", lr=0.01)
@@ -300,16 +310,58 @@ def painted(make):
 
 def planned(make):
     """What is solved by the tables of the corridor."""
-    return Case(make, source=lambda kind: Tables(corridor()))
+    solved = lambda learner: bool(np.max(learner.history_["loss"][-1]) < 1e-8)
+    return Case(make, source=lambda kind: Tables(corridor()), learned=solved)
 
 
-def learned_there(make):
+def worth_more(learner):
+    """The last place is worth more than the first."""
+    values = learner.value(np.eye(4))
+    return bool(values[3] > values[0])
+
+
+def found_an_arm(learner):
+    """More is earned than by any arm."""
+    contexts = {"contexts": 2} if type(learner.objective_) is LinearBandit else {}
+    return bool(learner.evaluate(Bandits(3, horizon=60, spread=2.0, pays="optimal", **contexts), 200).mean > 60 / 3 + 8)
+
+
+def steps_there():
+    """Single steps by which one goes to and fro in the corridor."""
+    s, a = torch.arange(ROWS) % 4, torch.arange(ROWS) // 4 % 2
+    after = (s + 2 * a - 1).clamp(0, 3)
+    fields = {
+        "observation": torch.eye(4)[s],
+        "action": a,
+        "reward": ((s == 3) & (a == 1)).float(),
+        "next_observation": torch.eye(4)[after],
+        "terminated": torch.zeros(ROWS, dtype=torch.bool),
+    }
+
+    def draw(keys, rows):
+        drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"]
+        return {name: field[drawn] for name, field in fields.items()}
+
+    return Episodes(draw, tasks=6, shots=8, classes={"action": 2})
+
+
+def learned_there(make, one=True):
     """What is learned from single steps or stretches in the corridor."""
+    given = lambda: Demonstrations(corridor(), rightwards, episodes=8, stray=0.8, horizon=20, batch_size=16)
+    several = lambda: Segments([corridor(), corridor()], envs=4, length=4)
+    alone = lambda: Segments(corridor(), envs=4, length=4)
     return Case(
         make,
-        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=4, length=4),
+        source=lambda kind: several() if kind == "groups" else given() if one and kind == "flat" else alone(),
         settings={"optimizer": Optimizer("sgd", lr=0.5)},
+        episodes=steps_there,
+        learned=worth_more,
     )
+
+
+def with_arms(make, **world):
+    """What plays bandits."""
+    return Case(make, source=lambda kind: Rollouts(Bandits(3, horizon=6, **world), envs=4), learned=found_an_arm)
 
 
 OBJECTIVES = {
@@ -593,12 +645,19 @@ OBJECTIVES = {
     "linear-program": planned(lambda net: LinearProgram(discount=0.9)),
     "backward-induction": planned(lambda net: BackwardInduction(horizon=8)),
     "td": learned_there(lambda net: TD(discount=0.9)),
-    "td, lambda": learned_there(lambda net: TD(discount=0.9, trace=0.8, target=[[0.2, 0.8]] * 4, visit="first")),
+    "td, lambda": learned_there(lambda net: TD(discount=0.9, trace=0.8, target=[[0.2, 0.8]] * 4, visit="first"), False),
     "td-control": learned_there(lambda net: TDControl(target="double")),
-    "td-control, sarsa": learned_there(lambda net: TDControl(target="sarsa", trace=0.5)),
+    "td-control, sarsa": learned_there(lambda net: TDControl(target="sarsa", trace=0.5), False),
     "true-online-td": Case(
-        lambda net: TrueOnlineTD(episodes=40, step=0.05), source=lambda kind: Rollouts(corridor(), envs=10)
+        lambda net: TrueOnlineTD(episodes=40, step=0.05),
+        source=lambda kind: Rollouts(corridor(), envs=10),
+        learned=worth_more,
     ),
+    "epsilon-greedy": with_arms(lambda net: EpsilonGreedy()),
+    "ucb": with_arms(lambda net: UCB()),
+    "gradient-bandit": with_arms(lambda net: GradientBandit()),
+    "thompson": with_arms(lambda net: Thompson()),
+    "linear-bandit": with_arms(lambda net: LinearBandit(explore="thompson"), contexts=2),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),

@@ -45,7 +45,7 @@ def test_every_entry_is_documented(family):
 def test_objectives(name):
     case = OBJECTIVES[name]
     if case.source is not None:
-        source = case.source("flat")
+        source = case.source("played")
     else:
         y = case.arrays.get("y")
         labels = None if y is None else torch.as_tensor(y)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weft.core.lazy import flat
 
 if TYPE_CHECKING:
+    from weft.data.bandits import Bandits
     from weft.data.binary import binarize, binarized
     from weft.data.cartpole import CartPole
     from weft.data.catch import Catch

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from weft.objectives.control.ppo import PPO
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.control.tabular.backward_induction import BackwardInduction
+    from weft.objectives.control.tabular.epsilon_greedy import EpsilonGreedy
+    from weft.objectives.control.tabular.gradient_bandit import GradientBandit
+    from weft.objectives.control.tabular.linear_bandit import LinearBandit
     from weft.objectives.control.tabular.linear_program import LinearProgram
     from weft.objectives.control.tabular.policy_evaluation import PolicyEvaluation
     from weft.objectives.control.tabular.policy_iteration import PolicyIteration
     from weft.objectives.control.tabular.td import TD
     from weft.objectives.control.tabular.td_control import TDControl
+    from weft.objectives.control.tabular.thompson import Thompson
     from weft.objectives.control.tabular.true_online_td import TrueOnlineTD
+    from weft.objectives.control.tabular.ucb import UCB
     from weft.objectives.control.tabular.value_iteration import ValueIteration
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN

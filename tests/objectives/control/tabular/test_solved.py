@@ -91,11 +91,11 @@ def test_the_long_run_is_that_of_episodes_that_begin_anew():
     visits = learner.visits(every(world))
     np.testing.assert_allclose(learner.visits(every(world), average=True), visits / visits.sum(), rtol=1e-9)
 
-    ring = FiniteMDP(torch.eye(3).roll(1, 1)[:, None], torch.zeros(3, 1), start=torch.eye(3)[0])
+    ring = FiniteMDP(torch.eye(3).roll(1, 1)[:, None], torch.ones(3, 1), start=torch.eye(3)[0])
     np.testing.assert_allclose(solved(PolicyEvaluation(discount=0.5), ring).visits(np.eye(3), average=True), 1 / 3)
 
     both = torch.tensor([[0.0, 0.3, 0.7], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])[:, None]  # caught in either
-    caught = FiniteMDP(both, torch.zeros(3, 1), start=torch.eye(3)[0])
+    caught = FiniteMDP(both, torch.ones(3, 1), start=torch.eye(3)[0])
     long_run = solved(PolicyEvaluation(discount=0.5), caught).visits(np.eye(3), average=True)
     np.testing.assert_allclose(long_run, [0.0, 0.3, 0.7], atol=1e-6)
 
@@ -307,6 +307,13 @@ def test_of_equals_one_is_taken_that_gets_there():
 def test_bad_settings(make, settings, message):
     with pytest.raises((ValueError, TypeError), match=f"expected.*{message}"):
         solved(make(**{"discount": 0.9, **settings}), drawn(0))
+
+
+@pytest.mark.parametrize("make", [PolicyEvaluation, BackwardInduction, *OPTIMAL.values()])
+def test_a_world_that_pays_nothing_is_told(make):
+    ring = FiniteMDP(torch.eye(3).roll(1, 1)[:, None], torch.zeros(3, 1))
+    with pytest.warns(UserWarning, match=f"expected rewards for {make.__name__}, got a world that pays 0 everywhere"):
+        assert not solved(make(discount=0.9), ring).value(np.eye(3)).any()
 
 
 def test_bad_questions():

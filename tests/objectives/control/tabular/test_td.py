@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from weft import Learner, Optimizer
-from weft.data import CliffWalking, FiniteMDP, GridWorld, Pendulum
+from weft.data import CliffWalking, FiniteMDP, GridWorld, Pendulum, Taxi
 from weft.engine.build import build
 from weft.engine.engine import Engine
 from weft.engine.replicas import begun
@@ -442,7 +442,7 @@ def test_bad_settings(make, message):
 
 
 def test_what_cannot_be_learned_from_is_refused():
-    with pytest.raises(ValueError, match="TD credits rows that were played together"):
+    with pytest.raises(ValueError, match="TD learns from what the current policy does, got Replay"):
         Learner(TD(trace=0.5), steps=1).fit(Replay(walk()))
     with pytest.raises(ValueError, match="TDControl learns from what the current policy does, got Replay"):
         Learner(TDControl(target="sarsa"), steps=1).fit(Replay(walk()))
@@ -451,6 +451,15 @@ def test_what_cannot_be_learned_from_is_refused():
             Learner(make(), steps=1).fit(Segments(Pendulum(), envs=2, length=2))
     with pytest.raises(ValueError, match="expected whole episodes with finitely many actions for TrueOnlineTD"):
         Learner(TrueOnlineTD()).fit(Segments(walk()))
+
+
+def test_a_policy_that_would_do_nothing_legal_is_refused():
+    """Going down alone, which is not always open to a taxi."""
+    down = TD(policy=np.eye(6)[[0] * 500].tolist())
+    with pytest.raises(ValueError, match="expected actions to be a class number"):
+        Learner(down, steps=50).fit(Segments(Taxi(), envs=16, length=16))
+    even = Learner(TD(), steps=2, random_state=0).fit(Segments(Taxi(), envs=16, length=16))
+    assert np.isfinite(even.value(np.eye(500))).all()
 
 
 def test_objectives_say_what_they_learn_from():

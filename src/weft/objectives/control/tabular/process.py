@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -136,6 +137,12 @@ def process_of(source: Source, state: State) -> Process:
     rows = {name: torch.cat([batch[name] for batch in batches]) for name in source.spec}
     states = rows["transition"].shape[-1]
     whole = {name: rows[name].double().unflatten(0, (states, -1)) for name in ("transition", "reward", "start", "ends")}
+    if not bool((whole["reward"] != 0).any()):
+        warnings.warn(
+            f"expected rewards for {type(state.objective).__name__}, got a world that pays 0 everywhere, in which all "
+            "values are 0 and every policy is best",
+            stacklevel=2,
+        )
     mass = whole["transition"].sum(-1) + whole["ends"]  # 1, but for rounding in single precision
     return Process(
         whole["transition"] / mass[..., None],

@@ -65,7 +65,6 @@ class TD(Objective):
         array([0.4, 0.6], dtype=float32)
     """
 
-    on_policy = False  # who plays does not change
     progress = ("loss", "min")
     optimizer = Optimizer("sgd", lr=0.1)
     legal = {
@@ -117,6 +116,11 @@ class TD(Objective):
         """What it reads: of a return that looks further than a step, where episodes are cut."""
         read = ("observation", "action") if self.target is not None else ("observation",)
         return (*read, "reward", "next_observation", "terminated", *(("truncated",) if self.credits else ()))
+
+    @property
+    def on_policy(self) -> bool:  # type: ignore[override]
+        """Whether what it is taught is of the moment: returns that look further end in values as they are then."""
+        return self.credits
 
     @property
     def credits(self) -> bool:
@@ -192,4 +196,6 @@ class TD(Objective):
 
     def sample_action(self, observation: Tensor, legal: Tensor | None = None) -> Tensor:
         """An action for each row, drawn from the policy that plays."""
-        return categorical(self._law(self.policy, observation, legal).log(), place="action")
+        chance = self._law(self.policy, observation, legal)
+        drawn = categorical(chance.log(), place="action")
+        return torch.where(chance.isnan().any(-1), -1, drawn)  # nothing legal that it would do: refused by who plays
