@@ -18,6 +18,7 @@ STATES, ACTIONS, DISCOUNT = 4, 3, 0.9
 KINDS = {
     "a2c": lambda **s: A2C(**s),
     "ppo": lambda **s: PPO(normalize=False, **s),
+    "ppo with nothing": lambda **s: PPO(near="none", normalize=False, **s),
     "ppo with a penalty": lambda **s: PPO(near="penalty", normalize=False, **s),
     "ppo with one that adapts": lambda **s: PPO(near="adaptive", normalize=False, **s),
 }
