@@ -13,6 +13,7 @@ from weft.engine.build import build
 from weft.objectives import A2C, PPO
 from weft.objectives.control.advantage import generalized_advantage, standardized
 from weft.sources import Replay, Rollouts, Segments
+from weft.testing import check_objective
 
 STATES, ACTIONS, DISCOUNT = 4, 3, 0.9
 KINDS = {
@@ -290,6 +291,21 @@ def test_a_replica_is_the_single_run(kind, at):
             torch.testing.assert_close(both.replica(k).training_.runs[0].state.params[name], value)
         for name in ("loss", "kl", "entropy", "explained_variance"):
             np.testing.assert_allclose(both.history_[name][:, k], alone.history_[name], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("at", WORLDS)
+@pytest.mark.parametrize(
+    "objective",
+    [
+        A2C(hidden=(8,)),
+        A2C(hidden=(8,), memory="lstm", normalize=True),
+        PPO(hidden=(8,), near="adaptive"),
+        PPO(hidden=(8,), near="penalty", memory="gru"),
+        PPO(hidden=(8,), near="none", entropy_weight=0.1),
+    ],
+)
+def test_they_hold_to_what_they_declare(objective, at):
+    check_objective(objective, Segments(WORLDS[at](), envs=4, length=6, horizon=5))
 
 
 @pytest.mark.parametrize("bounds", ["clip", "squash"])
