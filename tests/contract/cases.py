@@ -123,11 +123,13 @@ from weft.strategies import (
     L2Anchor,
     Laplace,
     LwF,
+    NaturalGradient,
     PCGrad,
     Replay,
     SANDMask,
     SynapticIntelligence,
     TemporalANDMask,
+    TrustRegion,
     VREx,
 )
 
@@ -629,13 +631,13 @@ OBJECTIVES = {
     "lda": Case(lambda net: LDA(components=2, iterations=5), {"X": np.floor(np.abs(3 * X)).astype(int) + 1}),
     "a2c": Case(
         lambda net: A2C(hidden=(16,)),
-        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=16, length=5),
+        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=8, length=10),
         steps=60,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
     ),
     "ppo": Case(
         lambda net: PPO(hidden=(16,)),
-        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=16, length=5),
+        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=8, length=10),
         steps=60,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
     ),
@@ -731,6 +733,8 @@ STRATEGIES = {
     "ema": EMA(decay=0.9),
     "swa": SWA(start=20, every=2),
     "lbfgs": LBFGS(history=5, trials=4),
+    "natural-gradient": NaturalGradient(),
+    "trust-region": TrustRegion(radius=0.02),
     "sgld": SGLD(temperature=0.01, draws=3, start=20, every=5),
 }
 # What a strategy's own documentation asks of a training.

@@ -78,20 +78,21 @@ def test_objectives_of_one_class_are_answered_alike():
 
 def imagined():
     """Stand-ins for objectives that there may be one day: their traits in all combinations."""
-    flags = itertools.product([(), ("a", "b")], *8 * [[True, False]])
+    flags = itertools.product([(), ("a", "b")], *9 * [[True, False]])
     laws = [frozenset(), frozenset({"categorical"}), frozenset({"normal", "poisson"})]
     provides = [frozenset(), frozenset({"logits", "distribution"}), frozenset(PROVIDED)]
     fields = [("x",), ("x", "y"), ("x", "label_y"), ("x", "y", "environment"), ("x", "index"), ("seen", "reward")]
     offers = [(), ("predict",), ("sample",), ("predict", "sample"), ("label_predict", "predict")]
     for given in itertools.product(flags, zip(provides, laws, strict=True), fields, offers):
         flag, (provided, named), read, offered = given
-        players, decomposable, movable, likelihood, on_policy, episodic, solved, adapts, projects = flag
+        players, decomposable, movable, likelihood, on_policy, credits, episodic, solved, adapts, projects = flag
         yield SimpleNamespace(
             players=players,
             decomposable=decomposable,
             movable=movable,
             likelihood=likelihood,
             on_policy=on_policy,
+            credits=credits,
             episodic=episodic,
             solved=solved,
             adapts=adapts,

@@ -86,6 +86,7 @@ TAKES = {
         "RBM.enumerate",
         *("Replay.explore", "Replay.priority", "Replay.correction"),
         *("DAgger.beta", "Demonstrations.stray", "Demonstrations.random_state", "RunningReturn.discount"),
+        *("NaturalGradient.iterations", "TrustRegion.iterations", "TrustRegion.radius"),
         *("*.trace", "*.value_weight", "*.entropy_weight", "PPO.beta"),
         *("LeastSquares.ridge", "*.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),

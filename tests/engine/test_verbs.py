@@ -249,7 +249,7 @@ def test_every_verb_has_an_identity():
     assert mean["w"].tolist() == [2.0]
     assert after is state
     assert plain.steer(params, params, loss, None, state) == (params, state)
-    assert plain.update(Move(params, params, torch.tensor(0.1), 1, None, loss), state) == (params, state)
+    assert plain.update(Move(params, params, torch.tensor(0.1), 1, None, loss, None), state) == (params, state)
     assert plain.answer(params, state) == [params]
     assert plain.consolidate(None, state, "task") is state
     assert plain.release(state, "task") is state
@@ -262,6 +262,50 @@ def test_a_weave_itself_is_not_asked():
     for verb in VERBS:
         with pytest.raises(TypeError, match="expected one of the weave's parts to be asked"):
             getattr(woven, verb)({}, {})
+
+
+class Looking(Strategy):
+    """Looks at the outputs of a step's rows, at its parameters and at others."""
+
+    def init(self, params):
+        return {"apart": torch.zeros(2)}
+
+    def update(self, move, state):
+        there = {name: p + s for name, (p, s) in ((n, (p, move.step[n])) for n, p in move.params.items())}
+        own = move.mean(lambda output: output.losses, there) - move.loss(there)
+        both = move.mean(lambda now, then: then.losses - now.losses, move.params, there)
+        return move.step, {"apart": torch.stack([own, both - move.loss(there) + move.loss(move.params)])}
+
+
+class LookingAtGroups(Looking):
+    sees = "groups"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        (Looking, {}),
+        (Looking, {"accumulate": 3}),
+        (Looking, {"replicas": 2}),
+        (LookingAtGroups, {}),
+        (LookingAtGroups, {"replicas": 2}),
+    ],
+)
+def test_a_strategy_may_take_means_of_outputs_as_losses_are_taken(strategy, settings):
+    torch.manual_seed(0)
+    X, y, site = torch.randn(60, 3), torch.randn(60), torch.arange(60) % 7 // 3
+    given = {"environment": site} if strategy is LookingAtGroups else {}
+    learner = Learner(
+        Regression(hidden=(4,)),
+        strategy=strategy(),
+        steps=3,
+        batch_size=18,
+        random_state=0,
+        dtype="float64",
+        **settings,
+    ).fit(X, y, sample_weight=torch.rand(60), **given)
+    assert learner.training_.runs[0].state.strategy[""]["apart"].abs().max() < 1e-12
+    assert learner.training_.runs[0].state.strategy[""]["apart"].shape[-1] == 2
 
 
 # --- a step of one's own ---------------------------------------------------------------------------------

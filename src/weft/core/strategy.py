@@ -25,6 +25,7 @@ __all__ = [
     "Loss",
     "Move",
     "OwnLoss",
+    "OwnMean",
     "Params",
     "Penalty",
     "Strategy",
@@ -41,6 +42,9 @@ Loss = Callable[[Params, "Batch"], Output]
 OwnLoss = Callable[..., Tensor]
 """`loss(params, rows=None)`: the objective's own mean loss, on the step's batch or on other rows. It has the step's
 draws and the buffers as they were before the step; what it changes of them is discarded."""
+OwnMean = Callable[..., Tensor]
+"""`mean(read, *params)`: the mean over the step's rows, taken as that of the losses, of what `read` tells of each row,
+given the objective's own `Output` at each of some parameters: `mean(lambda now, then: ..., params, others)`."""
 GradientAt = Callable[[Params], Params]
 """The gradient at other parameters, as the step's own was made: of the wrapped loss, and combined."""
 
@@ -87,6 +91,7 @@ class Move:
         batch_rows: rows in the batch that count (weight above 0).
         data_rows: rows in the data, or None where it has no end.
         loss: the objective's own; see `OwnLoss`.
+        mean: of what is read of its outputs; see `OwnMean`.
     """
 
     step: Params
@@ -95,6 +100,7 @@ class Move:
     batch_rows: Tensor | int
     data_rows: int | None
     loss: OwnLoss
+    mean: OwnMean
 
 
 @dataclass(frozen=True)

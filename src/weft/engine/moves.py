@@ -16,7 +16,7 @@ from weft.core.source import Batch, judged_rows
 from weft.core.strategy import Move, Strategy, StrategyState
 from weft.core.trees import Params
 from weft.engine import verbs
-from weft.engine.gradients.gradient import own_loss
+from weft.engine.gradients.gradient import own_loss, own_mean
 from weft.engine.gradients.loss import Place
 from weft.engine.gradients.route import Route
 from weft.engine.replicas import broadcast, mapped
@@ -123,7 +123,9 @@ def updated(
     """
     seen = judged_rows(batch)
     rows = (seen["weight"] > 0).sum() if "weight" in seen else seen["row"].numel()
-    move = Move(step, at.params, lr, rows, data_rows, own_loss(route, at, batch, strategy))
+    move = Move(
+        step, at.params, lr, rows, data_rows, own_loss(route, at, batch, strategy), own_mean(route, at, batch, strategy)
+    )
     with keyed(key):
         for name, part, own in verbs.each(strategy, state):
             if part.does("update"):

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from weft.strategies.continual.synaptic import SynapticIntelligence
     from weft.strategies.descent.ema import EMA
     from weft.strategies.descent.lbfgs import LBFGS
+    from weft.strategies.descent.natural_gradient import NaturalGradient
     from weft.strategies.descent.sam import SAM
     from weft.strategies.descent.swa import SWA
+    from weft.strategies.descent.trust_region import TrustRegion
     from weft.strategies.erm import ERM
     from weft.strategies.invariance.and_mask import ANDMask
     from weft.strategies.invariance.coral import CORAL

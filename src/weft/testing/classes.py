@@ -14,6 +14,7 @@ TRAITS = (
     "movable",
     "likelihood",
     "on_policy",
+    "credits",
     "episodic",
     "solved",
     "adapts",
@@ -34,6 +35,7 @@ class TraitClass(NamedTuple):
     Attributes:
         game: whether it has players.
         decomposable, movable, likelihood, on_policy, episodic, solved, adapts, provides: as declared.
+        credits: whether its rows are credited as they were played together.
         projects: whether parameters are put back on a set after a step.
         usual: whether what it predicts is of classes or normal, which strategies ask that draw or temper it.
         inputs: whether it reads x.
@@ -49,6 +51,7 @@ class TraitClass(NamedTuple):
     movable: bool
     likelihood: bool
     on_policy: bool
+    credits: bool
     episodic: bool
     solved: bool
     adapts: bool
@@ -78,6 +81,7 @@ def trait_class(objective: Objective) -> TraitClass:
         movable=objective.movable,
         likelihood=objective.likelihood,
         on_policy=objective.on_policy,
+        credits=objective.credits,
         episodic=objective.episodic,
         solved=objective.solved,
         adapts=objective.adapts,

@@ -13,11 +13,14 @@ from weft.engine.build import build
 from weft.objectives import A2C, PPO
 from weft.objectives.control.advantage import generalized_advantage, standardized
 from weft.sources import Replay, Rollouts, Segments
+from weft.strategies import EWC, Laplace
+from weft.testing import check_objective
 
 STATES, ACTIONS, DISCOUNT = 4, 3, 0.9
 KINDS = {
     "a2c": lambda **s: A2C(**s),
     "ppo": lambda **s: PPO(normalize=False, **s),
+    "ppo with nothing": lambda **s: PPO(near="none", normalize=False, **s),
     "ppo with a penalty": lambda **s: PPO(near="penalty", normalize=False, **s),
     "ppo with one that adapts": lambda **s: PPO(near="adaptive", normalize=False, **s),
 }
@@ -289,6 +292,34 @@ def test_a_replica_is_the_single_run(kind, at):
             torch.testing.assert_close(both.replica(k).training_.runs[0].state.params[name], value)
         for name in ("loss", "kl", "entropy", "explained_variance"):
             np.testing.assert_allclose(both.history_[name][:, k], alone.history_[name], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("at", WORLDS)
+@pytest.mark.parametrize(
+    "objective",
+    [
+        A2C(hidden=(8,)),
+        A2C(hidden=(8,), memory="lstm", normalize=True),
+        PPO(hidden=(8,), near="adaptive"),
+        PPO(hidden=(8,), near="penalty", memory="gru"),
+        PPO(hidden=(8,), near="none", entropy_weight=0.1),
+    ],
+)
+def test_they_hold_to_what_they_declare(objective, at):
+    check_objective(objective, Segments(WORLDS[at](), envs=4, length=6, horizon=5))
+
+
+@pytest.mark.parametrize("at", WORLDS)
+def test_a_critic_has_no_part_in_the_fisher_information(at):
+    """By Kronecker factors and by the diagonal: what EWC and Laplace keep is the policy."""
+    for strategy in (Laplace(curvature="kronecker", penalties="per_task"), EWC()):
+        learner = Learner(A2C(hidden=(8,)), strategy=strategy, steps=2, random_state=0)
+        source = Segments(WORLDS[at](), envs=4, length=6)
+        learner.partial_fit(source, task="first").partial_fit(source, task="second")
+        kept = learner.training_.runs[0].state.strategy[""]["tasks"]["first"]["precision"]
+        layers = {name: part["outputs"] for name, part in kept["layers"].items()} if "layers" in kept else kept
+        for name, value in layers.items():
+            assert bool((value == 0).all()) is name.startswith("critic")
 
 
 @pytest.mark.parametrize("bounds", ["clip", "squash"])

@@ -81,7 +81,7 @@ def test_without_memory_and_by_sgd_it_is_the_mask():
 
 
 def moved(step):
-    return Move({"w": step}, {"w": torch.zeros_like(step)}, torch.tensor(0.1), 1, None, None)
+    return Move({"w": step}, {"w": torch.zeros_like(step)}, torch.tensor(0.1), 1, None, None, None)
 
 
 def test_signs_that_alternate_are_masked_and_signs_that_last_are_not():

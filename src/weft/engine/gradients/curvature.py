@@ -54,6 +54,10 @@ def factors(passes: Passes, readout: Readout) -> tuple[dict[str, dict[str, Tenso
         tapped.ever = {name for name, ever in zip(passes.params, found, strict=True) if ever}
         for name in [name for name in sums if tapped.ever & _parameters(name)]:
             del sums[name]
+        for name, layer in sums.items():
+            if "outputs" not in layer:  # it has no part in the scalars, as a critic in what a policy tells
+                weight = passes.params[f"{name}.weight"]
+                layer["outputs"] = torch.zeros(len(weight), len(weight), dtype=weight.dtype, device=weight.device)
 
     sums, examples = passes.over(sums, visit, settle)
     for layer in sums.values():

@@ -6,23 +6,25 @@ share a batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from weft.core.objective import reduce
 from weft.core.random import keyed
 from weft.core.source import Batch, judged_rows, rows_of
-from weft.core.strategy import Loss, OwnLoss, Strategy, StrategyState
+from weft.core.strategy import Loss, OwnLoss, OwnMean, Strategy, StrategyState
 from weft.core.trees import Params, tree_leaves, tree_map
 from weft.engine import verbs
 from weft.engine.distributed import gather, largest, mean, refuse_moving, world
 from weft.engine.gradients.groups import by_groups
 from weft.engine.gradients.loss import Parts, Place, Slope, base_loss, massed, shares
-from weft.engine.gradients.pooled import mean_loss, pooled, side_by_side, weighed
+from weft.engine.gradients.pooled import mean_loss, mean_over, pooled, side_by_side, weighed
 from weft.engine.gradients.route import Route, in_groups
 from weft.engine.vectorize import Mapper
 
-__all__ = ["conclude", "gradient", "local", "own_loss", "pool", "shared_axis"]
+__all__ = ["conclude", "gradient", "local", "own_loss", "own_mean", "pool", "shared_axis"]
 
 
 def gradient(route: Route, mapper: Mapper, at: Place, batch: Batch, strategy: Strategy, state: StrategyState) -> Slope:
@@ -123,14 +125,30 @@ def conclude(
     return slopes, value, parts["buffers"], state
 
 
-def own_loss(route: Route, at: Place, batch: Batch, strategy: Strategy) -> OwnLoss:
-    """The objective's own mean loss, of the whole batch or of other rows, as strategies are given it."""
-    base = base_loss(route.objective, at.others, at.buffers, at.key, route.player)
+def own_rows(route: Route, at: Place, batch: Batch, strategy: Strategy) -> Batch:
+    """The rows of a batch that the objective's own loss is of, with what each counts."""
     seen = judged_rows(batch)
     if strategy.sight.grouped or route.pieces > 1:
         seen = massed(route.objective, route.player, at, seen, route.pieces)
     if strategy.sight.grouped:
         seen = weighed(seen, route.weighting, next(iter(at.params.values())).dtype)
+    return seen
+
+
+def own_mean(route: Route, at: Place, batch: Batch, strategy: Strategy) -> OwnMean:
+    """The mean over a batch of what is read of the objective's own outputs, as strategies are given it."""
+    base = base_loss(route.objective, at.others, at.buffers, at.key, route.player)
+
+    def over(read: Callable[..., Tensor], *places: Params) -> Tensor:
+        return mean_over(route, base, read, places, own_rows(route, at, batch, strategy))
+
+    return over
+
+
+def own_loss(route: Route, at: Place, batch: Batch, strategy: Strategy) -> OwnLoss:
+    """The objective's own mean loss, of the whole batch or of other rows, as strategies are given it."""
+    base = base_loss(route.objective, at.others, at.buffers, at.key, route.player)
+    seen = own_rows(route, at, batch, strategy)
 
     def loss(params: Params, rows: Batch | None = None) -> Tensor:
         if rows is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from operator import itemgetter
 
@@ -15,7 +16,7 @@ from weft.core.trees import Params, tree_add, tree_map
 from weft.engine.gradients.loss import Parts, Wrapped, differentiate, mass_of, masses
 from weft.engine.gradients.route import Route
 
-__all__ = ["mean_loss", "pooled", "side_by_side", "split", "weighed"]
+__all__ = ["mean_loss", "mean_over", "pooled", "side_by_side", "split", "weighed"]
 
 
 def pooled(route: Route, wrapped: Wrapped, params: Params, buffers: Params, batch: Batch) -> Parts:
@@ -54,10 +55,17 @@ def _pieces(route: Route, batch: Batch) -> tuple[list[tuple[Batch, Tensor | floa
 
 def mean_loss(route: Route, loss: Loss, params: Params, batch: Batch) -> Tensor:
     """The mean loss that `pooled` differentiates, with the buffers that `loss` has."""
+    return mean_over(route, loss, lambda output: output.losses, (params,), batch)
+
+
+def mean_over(
+    route: Route, loss: Loss, read: Callable[..., Tensor], places: tuple[Params, ...], batch: Batch
+) -> Tensor:
+    """The mean over the rows, taken as that of the losses, of what is read of the outputs at some parameters."""
     value: Tensor | float = 0.0
     for piece, share in _pieces(route, batch)[0]:
-        output = loss(params, piece)
-        mean = reduce(output.losses, output.weight)
+        outputs = [loss(params, piece) for params in places]
+        mean = reduce(read(*outputs), outputs[0].weight)
         value = value + (mean if share is None else mean * share)
     return torch.as_tensor(value)
 

@@ -301,8 +301,9 @@ def _one_by_one(
         weight = torch.ones_like(scalar) if weight is None else weight
         return scalar.sum(), weight.detach().sum()
 
-    with torch.no_grad():
-        count = len(passes.run(readout, {**fixed, **chosen}, batch))
+    with torch.enable_grad():  # a readout may ask what depends on the parameters
+        leaves = {name: p.clone().requires_grad_() for name, p in chosen.items()}
+        count = len(passes.run(readout, {**fixed, **leaves}, batch))
     rows = rows_of(batch)
     size = sum(p.numel() * p.element_size() for p in chosen.values())
     chunk = max(1, min(rows, passes.memory // max(4 * size, 1)))  # a gradient, its square, and what is beside them

@@ -45,11 +45,11 @@ class A2C(ActorCritic):
         >>> from weft import Learner
         >>> from weft.data import FiniteMDP
         >>> once = torch.ones(1, 2, 1)  # an episode ends with each step
-        >>> bandit = FiniteMDP(once, torch.tensor([[0.0, 1.0]]), ends=once.bool(), horizon=None)
+        >>> bandit = FiniteMDP(once, torch.tensor([[0.0, 1.0]]), ends=once.bool())
         >>> objective = A2C()
         >>> learner = Learner(objective, steps=300, random_state=0).fit(objective.plays(bandit))
-        >>> learner.act([[1.0]]), learner.value([[1.0]]).round(1)
-        (array([1]), array([1.], dtype=float32))
+        >>> learner.act([[1.0]]), bool(abs(learner.value([[1.0]])[0] - 1.0) < 0.2)
+        (array([1]), True)
     """
 
     on_policy = True

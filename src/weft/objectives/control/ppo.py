@@ -27,6 +27,7 @@ class PPO(ActorCritic):
         loss = actor + value_weight (V(s) - R)^2 - entropy_weight H(pi(. | s)),    r = pi(a | s) / pi_played(a | s),
 
         near = clip:       actor = - min(r A, clip(r, 1 - eps, 1 + eps) A)
+        near = none:       actor = - r A, for a strategy that keeps near itself (TrustRegion)
         near = penalty:    actor = - r A + beta KL(pi_played(. | s) || pi(. | s)),   the same beta throughout
         near = adaptive:   after each segment beta is halved where the mean KL is below target / 1.5, and doubled where
                            it is above 1.5 target
@@ -36,7 +37,7 @@ class PPO(ActorCritic):
     Args:
         policy, critic: nets with outputs for the actions and for one value; None for MLPs of tanh.
         hidden: hidden widths of the MLPs.
-        near: `clip`, `penalty` or `adaptive`.
+        near: `clip`, `penalty`, `adaptive` or `none`.
         eps: of the clipped ratio.
         beta: of the penalty; where it adapts, at the beginning.
         target: the KL that an adaptive penalty is to lead to, in nats; told on the states of the next segment.
@@ -68,7 +69,7 @@ class PPO(ActorCritic):
     carried: tuple[str, ...] = ()
     optimizer = Optimizer("adam", lr=3e-4, eps=1e-5)
     legal: ClassVar[dict[str, Legal]] = {
-        "near": Choice("clip", "penalty", "adaptive"),
+        "near": Choice("clip", "penalty", "adaptive", "none"),
         "eps": Number(0, ends="()"),
         "beta": Number(0),
         "target": Number(0, ends="()"),
@@ -149,6 +150,8 @@ class PPO(ActorCritic):
         gain, ratio = batch["advantage"], (parts["log_prob"] - batch["played"]).exp()
         if self.near == "clip":
             return -torch.minimum(ratio * gain, ratio.clamp(1 - self.eps, 1 + self.eps) * gain)
+        if self.near == "none":
+            return -ratio * gain
         beta = self.strength if self.near == "adaptive" else self.beta
         return -ratio * gain + beta * self.law.kl(batch["told"], parts["told"])
 

@@ -14,6 +14,7 @@ from weft.core.objective import Objective, Output
 from weft.core.source import Batch
 from weft.core.strategy import Local, Penalty, StrategyState
 from weft.core.trees import Params
+from weft.nets.causal import transformed
 from weft.strategies.continual.curvature import (
     CURVATURES,
     Curvature,
@@ -261,7 +262,7 @@ def _informed(base: distributions.Distribution) -> Iterator[tuple[Tensor, Tensor
     """Parameters of a distribution with the information in a value about each: E[(d log p / ds)^2]."""
     if isinstance(base, distributions.Normal):
         yield base.mean / base.stddev.detach(), None
-        if base.scale.requires_grad:
+        if base.scale.requires_grad or transformed():  # where nothing says so of itself, and a constant gives zero
             yield base.scale.log(), torch.full_like(base.scale, 2.0)
     elif isinstance(base, distributions.Laplace) and not base.scale.requires_grad:
         yield base.loc / base.scale, None

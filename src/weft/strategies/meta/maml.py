@@ -69,6 +69,11 @@ class MAML(Strategy):
                 "after the inner steps the query must be drawn anew by the adapted policy; on trajectories drawn "
                 "before, the meta-gradient is biased; MAML(acts=True) asks for a source that draws it so"
             )
+        if objective.credits and not self.acts:
+            return (
+                "its rows are credited as they were played together, and the episodes of a task come without; "
+                "MAML(acts=True) asks for a source that plays and credits them"
+            )
         return super().refuses(objective)
 
     def wrap(self, loss: Loss, state: StrategyState) -> Loss:

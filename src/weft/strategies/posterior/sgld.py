@@ -63,7 +63,7 @@ class SGLD(Strategy):
     def refuses(self, objective: Objective) -> str | None:
         if objective.players:
             return "a game has a loss for each player, and no one density of which they are the logarithm"
-        if objective.on_policy:
+        if objective.on_policy or objective.credits:
             return "its rows are drawn anew by the policy itself, and are no data that a posterior would be given"
         return super().refuses(objective)
 
