@@ -33,6 +33,7 @@ from weft.objectives import (
     NCE,
     RBM,
     REINFORCE,
+    SAC,
     VAE,
     VQVAE,
     Autoencoder,
@@ -528,6 +529,20 @@ OBJECTIVES = {
         ),
         steps=60,
         settings={"optimizer": Optimizer("adam", lr=0.02)},
+        episodes=lambda: Episodes(corridor_steps, tasks=4, shots=8, classes={"action": 2}),
+        counted=lambda: Arrays(None, **everywhere(corridor_steps), batch_size=30, classes={"action": 2}),
+    ),
+    "sac": Case(
+        lambda net: SAC(
+            "mlp(dropout=0.1)" if net == "noisy" else None, hidden=(16,), discount=0.5, rate=0.1, entropy=0.2
+        ),
+        source=lambda kind: (
+            Rollouts([corridor(), corridor()], envs=8)
+            if kind == "groups"
+            else Memory(corridor(), envs=4, start=64, batch_size=32, every=8)
+        ),
+        steps=80,
+        settings={"optimizer": Optimizer("adam", lr=0.05)},
         episodes=lambda: Episodes(corridor_steps, tasks=4, shots=8, classes={"action": 2}),
         counted=lambda: Arrays(None, **everywhere(corridor_steps), batch_size=30, classes={"action": 2}),
     ),

@@ -78,7 +78,7 @@ TAKES = {
     "a numeral as text": ["Optimizer.freeze", "Learner.folder"],
     "a bool": ["*.foreach", "*.fused"],
     "None": ["Learner.batch_size", "Demonstrations.batch_size", "PGD.bounds", "Running*.clip"],
-    "-1": ["Adafactor.beta2_decay"],
+    "-1": ["Adafactor.beta2_decay", "SAC.entropy"],
     "0": [
         *("*.strength", "*.threshold", "*.anneal", "*.before", "*.share", "TemporalANDMask.decay", "*.shrink"),
         *("Fishr.ema", "GroupDRO.rate", "MAML.inner_lr", "MAML.inner_steps", "PGD.eps", "*.dropout"),
@@ -88,7 +88,7 @@ TAKES = {
         *("DAgger.beta", "Demonstrations.stray", "Demonstrations.random_state", "RunningReturn.discount"),
         *("LeastSquares.ridge", "REINFORCE.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
-        *("DQN.discount", "DQN.temperature"),
+        *("DQN.discount", "DQN.temperature", "SAC.discount", "SAC.temperature", "SAC.entropy"),
         *("Histogram.tails", "LDA.tolerance"),
         *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),
         *("Autoencoder.noise", "Autoencoder.masking", "Autoencoder.l1", "Autoencoder.kl", "Autoencoder.contraction"),

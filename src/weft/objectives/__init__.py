@@ -9,6 +9,7 @@ from weft.core.lazy import flat
 if TYPE_CHECKING:
     from weft.objectives.control.dqn import DQN
     from weft.objectives.control.reinforce import REINFORCE
+    from weft.objectives.control.sac import SAC
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN
     from weft.objectives.densities.class_conditional import ClassConditional

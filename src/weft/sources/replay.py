@@ -249,7 +249,8 @@ class Replay(Playing):
         kept = min(count, self.capacity)
         index = (torch.arange(count - kept, count, device=state.device) + filled) % self.capacity
         for name, value in steps.items():
-            tree["memory"][name].index_copy_(axis, index, value.narrow(axis, count - kept, kept))
+            memory = tree["memory"][name]
+            memory.index_copy_(axis, index, value.narrow(axis, count - kept, kept).to(memory.dtype))
         if self.priority:
             most = tree["priority"].amax(-1, keepdim=True)
             tree["priority"].index_copy_(axis, index, torch.where(most > 0, most, 1.0).expand(*most.shape[:-1], kept))
