@@ -89,6 +89,7 @@ TAKES = {
         *("LeastSquares.ridge", "REINFORCE.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("DQN.discount", "DQN.temperature", "SAC.discount", "SAC.temperature", "SAC.entropy"),
+        *("TD3.discount", "TD3.jitter", "TD3.most", "TD3.noise"),
         *("Histogram.tails", "LDA.tolerance"),
         *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),
         *("Autoencoder.noise", "Autoencoder.masking", "Autoencoder.l1", "Autoencoder.kl", "Autoencoder.contraction"),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from weft.objectives.control.dqn import DQN
     from weft.objectives.control.reinforce import REINFORCE
     from weft.objectives.control.sac import SAC
+    from weft.objectives.control.td3 import TD3
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN
     from weft.objectives.densities.class_conditional import ClassConditional

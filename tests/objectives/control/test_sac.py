@@ -1,5 +1,6 @@
 """Soft actor-critic: gradients against integration and enumeration, targets by hand, and a temperature that speaks."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -9,12 +10,13 @@ from tests.objectives.control.test_dqn import Boxed, Two
 from tests.sources.grounds import Guarded, Walk
 from torch import nn
 
+import weft
 from weft import Learner, Optimizer
 from weft.core import Field
 from weft.core.random import key_of, keyed
 from weft.data import CartPole, Pendulum
 from weft.engine import Diverged
-from weft.objectives import SAC
+from weft.objectives import DQN, SAC, TD3
 from weft.sources import Replay, Rollouts
 from weft.testing import check_objective
 
@@ -257,6 +259,29 @@ def test_replicas_are_single_runs(world):
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.2}], ids=str)
 def test_the_contract_with_numbers_as_actions(settings):
     check_objective(SAC(hidden=(8,), **settings), Replay(Pendulum(), **SMALL))
+
+
+@pytest.mark.parametrize("made", [SAC, TD3, DQN], ids=lambda made: made.__name__)
+def test_an_interrupted_run_ends_as_it_would_have(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("weft.learner.folder.SECONDS", 0.0)
+    settings = {"steps": 21, "every": 1, "random_state": 0, "replicas": 2}
+    more = {"steps": 2, **SMALL, **({"temperature": (1.0, 0.1, 0.5)} if made is DQN else {})}
+    world, objective = (Walk if made is DQN else Pendulum)(), made(hidden=(4,))
+    whole = Learner(objective, **settings).fit(Replay(world, **more))
+
+    class StopError(Exception):
+        pass
+
+    def stop(record):
+        if record["step"] == 9:
+            raise StopError
+
+    with contextlib.suppress(StopError):
+        Learner(objective, **settings, folder=tmp_path / "run", callbacks=[stop]).fit(Replay(world, **more))
+    again = weft.load(tmp_path / "run", callbacks=[]).resume(Replay(world, **more))
+    mine, theirs = (m.training_.runs[0].state for m in (again, whole))
+    for name, value in {**theirs.params, **theirs.buffers}.items():
+        assert torch.equal({**mine.params, **mine.buffers}[name], value), name
 
 
 def test_answers():
