@@ -151,6 +151,30 @@ def test_what_is_drawn_is_even_over_all_that_is_ripe():
     assert stats.chisquare(counts[counts > 0]).pvalue > 1e-3
 
 
+class InOrder(Replay):
+    """A mutant: a batch begins anywhere, and goes on in the order of play; each step is as probable as any."""
+
+    def _rows(self, memory, index, room=None):
+        ahead = torch.arange(index.shape[-1])
+        return super()._rows(memory, (index[..., :1] + ahead) % self.capacity, room)
+
+
+def followed(cls):
+    """The share of rows that are followed in the batch by what was played next, among 20 steps."""
+    source = source_of(cls=cls, envs=1, capacity=20, start=20, every=1, updates_each=10_000, steps=1)
+    engine, state = state_of(source, Reading())
+    next(engine.batches(source, state))
+    state.source["memory"]["reward"] = torch.arange(20.0)
+    drawn = [source._drawn(state, state.source, state.key("test", str(t)))["reward"] for t in range(200)]
+    return torch.stack([(rows[1:] - rows[:-1]) % 20 == 1 for rows in drawn]).double().mean().item()
+
+
+def test_rows_of_a_batch_are_drawn_apart():
+    """Not in order, which evenness alone does not tell."""
+    assert followed(Replay) == pytest.approx(1 / 20, abs=0.02)
+    assert followed(InOrder) == 1.0
+
+
 def test_one_pass_gives_what_is_ripe_and_before_that_fresh_episodes():
     source = source_of()
     engine, state = state_of(source, Reading())
