@@ -15,8 +15,9 @@ from torch.utils.data import TensorDataset
 
 from weft import Learner, Optimizer
 from weft.attacks import PGD
+from weft.core import Field
 from weft.core.catalogue import entries
-from weft.core.random import fold, key_of
+from weft.core.random import fold, key_of, unit
 from weft.data import FiniteMDP, ring, sinusoids
 from weft.data import Bandits, FiniteMDP, ring, sinusoids
 from weft.nets import MLP
@@ -39,6 +40,8 @@ from weft.objectives import (
     REINFORCE,
     TD,
     UCB,
+    SAC,
+    TD3,
     VAE,
     VQVAE,
     Autoencoder,
@@ -220,6 +223,30 @@ def corridor_steps(keys, rows):
     return {"observation": torch.eye(4)[place], "action": action} | {
         name: value.unflatten(0, drawn.shape) for name, value in told.items()
     }
+
+
+class Target:
+    """A number is shown for some steps, and its negative half is to be said."""
+
+    observation, horizon = Field((1,), torch.float32), 4
+    action = Field((1,), torch.float32, low=(-2.0,), high=(2.0,))
+
+    def reset(self, keys):
+        shown = 2 * unit(keys, (1,)) - 1
+        return shown, shown
+
+    def step(self, shown, action, keys):
+        paid = -(action + shown / 2).square()[:, 0]
+        return shown, shown, paid, torch.zeros(len(shown), dtype=torch.bool)
+
+
+def target_steps(keys, rows):
+    """Steps there, by actions drawn evenly."""
+    drawn = Episodes((X, np.arange(ROWS), SITE)).draw(keys, rows)["y"].unsqueeze(-1)
+    shown, action = drawn / ROWS * 2 - 1, drawn * 7 % 40 / 10.0 - 2
+    paid = -(action + shown / 2).square()[..., 0]
+    told = {"reward": paid, "next_observation": shown, "terminated": torch.zeros_like(paid, dtype=torch.bool)}
+    return {"observation": shown, "action": action, **told}
 
 
 def everywhere(draw):
@@ -699,6 +726,32 @@ OBJECTIVES = {
         settings={"optimizer": Optimizer("adam", lr=0.02)},
         episodes=lambda: Episodes(corridor_steps, tasks=4, shots=8, classes={"action": 2}),
         counted=lambda: Arrays(None, **everywhere(corridor_steps), batch_size=30, classes={"action": 2}),
+    ),
+    "sac": Case(
+        lambda net: SAC(
+            "mlp(dropout=0.1)" if net == "noisy" else None, hidden=(16,), discount=0.5, rate=0.1, entropy=0.2
+        ),
+        source=lambda kind: (
+            Rollouts([corridor(), corridor()], envs=8)
+            if kind == "groups"
+            else Memory(corridor(), envs=4, start=64, batch_size=32, every=8)
+        ),
+        steps=80,
+        settings={"optimizer": Optimizer("adam", lr=0.05)},
+        episodes=lambda: Episodes(corridor_steps, tasks=4, shots=8, classes={"action": 2}),
+        counted=lambda: Arrays(None, **everywhere(corridor_steps), batch_size=30, classes={"action": 2}),
+    ),
+    "td3": Case(
+        lambda net: TD3("mlp(dropout=0.1)" if net == "noisy" else None, hidden=(16,), discount=0.5, rate=0.1),
+        source=lambda kind: (
+            Rollouts([Target(), Target()], envs=8)
+            if kind == "groups"
+            else Memory(Target(), envs=4, start=64, batch_size=32, every=8, explore=0.2)
+        ),
+        steps=80,
+        settings={"optimizer": Optimizer("adam", lr=0.05)},
+        episodes=lambda: Episodes(target_steps, tasks=4, shots=8),
+        counted=lambda: Arrays(None, **everywhere(target_steps), batch_size=30),
     ),
 }
 

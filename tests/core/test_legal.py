@@ -78,7 +78,7 @@ TAKES = {
     "a numeral as text": ["Optimizer.freeze", "Learner.folder"],
     "a bool": ["*.foreach", "*.fused"],
     "None": ["Learner.batch_size", "Demonstrations.batch_size", "PGD.bounds", "Running*.clip"],
-    "-1": ["Adafactor.beta2_decay"],
+    "-1": ["Adafactor.beta2_decay", "SAC.entropy"],
     "0": [
         *("*.strength", "*.threshold", "*.anneal", "*.before", "*.share", "TemporalANDMask.decay", "*.shrink"),
         *("Fishr.ema", "GroupDRO.rate", "MAML.inner_lr", "MAML.inner_steps", "PGD.eps", "*.dropout"),
@@ -90,7 +90,8 @@ TAKES = {
         *("*.trace", "*.value_weight", "*.entropy_weight", "PPO.beta"),
         *("LeastSquares.ridge", "*.discount", "*.holdout", "EMA.decay", "SAM.radius"),
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
-        *("DQN.discount", "DQN.temperature", "Dyna.imagined"),
+        *("DQN.discount", "DQN.temperature", "SAC.discount", "SAC.temperature", "SAC.entropy"),
+        *("TD3.discount", "TD3.jitter", "TD3.most", "TD3.noise", "Dyna.imagined"),
         *("Histogram.tails", "LDA.tolerance"),
         *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),
         *("Autoencoder.noise", "Autoencoder.masking", "Autoencoder.l1", "Autoencoder.kl", "Autoencoder.contraction"),

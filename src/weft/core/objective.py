@@ -302,6 +302,7 @@ class Objective(Configured, nn.Module):
         ordered: whether the order of the classes counts, so that labels without one (text) are refused.
         unlabelled: whether rows to learn from may lack a class: -1 in `y`, as in `sklearn.semi_supervised`.
         class_weight: weights by class label, `balanced`, or None.
+        remedies: what to do where a player's loss is no longer finite, by the player's name, in words for the message.
         lowered: the dtype in which its layers compute, where it is a lower one than the parameters'; set by the engine.
     """
 
@@ -329,6 +330,7 @@ class Objective(Configured, nn.Module):
     ordered: bool = False
     unlabelled: bool = False
     class_weight: Any = None
+    remedies: Mapping[str, str] = MappingProxyType({})
     lowered: torch.dtype | None = None
 
     def build(self, spec: Spec) -> None:

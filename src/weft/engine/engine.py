@@ -334,15 +334,16 @@ class Engine:
         if bool(state.active.all()):
             return
         where = f" of {player!r}" if player else ""
+        mend = self.objective.remedies.get(player, "")
         for k, active in enumerate(state.active.reshape(-1).tolist()):
             if not active and k not in state.stopped:
                 state.ended[k] = state.step
-                state.stopped[k] = f"diverged at step {state.step_of(k)}: the loss{where} or its gradient is not finite"
+                told = f"diverged at step {state.step_of(k)}: the loss{where} or its gradient is not finite"
+                state.stopped[k] = f"{told}; {mend}" if mend else told
         if len(state.diverged) == (state.replicas or 1):
-            raise Diverged(
-                f"expected finite losses, got NaN or infinity: {state.stopped[max(state.stopped)]}; lower the learning "
-                "rate, clip the gradient (clip=1.0), or look for extreme values in the data"
-            )
+            usual = "; lower the learning rate, clip the gradient (clip=1.0), or look for extreme values in the data"
+            why = state.stopped[max(state.stopped)] + ("" if mend else usual)
+            raise Diverged(f"expected finite losses, got NaN or infinity: {why}")
 
     def apply(
         self,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from weft.objectives.control.tabular.true_online_td import TrueOnlineTD
     from weft.objectives.control.tabular.ucb import UCB
     from weft.objectives.control.tabular.value_iteration import ValueIteration
+    from weft.objectives.control.sac import SAC
+    from weft.objectives.control.td3 import TD3
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN
     from weft.objectives.densities.class_conditional import ClassConditional

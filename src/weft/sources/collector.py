@@ -27,6 +27,8 @@ STEP = ("observation", "action", "reward", "terminated", "truncated", "next_obse
 Other = Callable[..., Tensor]
 """Another policy: from observations `(n, ...)` to an action for each; where the world says which actions are legal,
 `(n, actions)`, that is its second argument."""
+Chooser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""An action for each row: of an answer `(n, ...)`, keys `(n,)` to draw by, and which actions are legal, or None."""
 
 
 class Collector:
@@ -114,6 +116,7 @@ class Collector:
         again: bool = True,
         stray: float = 0.0,
         other: Other | None = None,
+        choose: Chooser | None = None,
     ) -> tuple[SourceState, Batch]:
         """So many turns in each row: (what is kept then, the rows `(replicas, envs, turns, ...)`).
 
@@ -127,6 +130,7 @@ class Collector:
                 ends once all have ended.
             stray: the share of actions, drawn evenly, that are another policy's. At 1 this one is not asked.
             other: the other policy; by default actions drawn evenly.
+            choose: makes actions of what the objective answers; by default that is one.
         """
         lead, dtype = tree["age"].shape, state.dtype
         apart, together = _between(lead)
@@ -158,6 +162,8 @@ class Collector:
                     answer = own(t, apart(observation), given)
                     answer, memory = answer if memory is not None else (answer, None)
                     action = together(answer)
+                    if choose is not None:
+                        action = choose(action, fold(turn[t], "choice"), legal)
                     if way == "predict":  # what was learned from labels knows no bounds
                         action = bounded(self.stage.action, action)
                 if own is None or strays is not None:
