@@ -30,13 +30,14 @@ def show(
     with told(debug):
         from weft.learner.kept import listed
         from weft.report.curves import curves, drawn
-        from weft.report.folder import about, inexact, records, risk
+        from weft.report.folder import about, evaluation, inexact, records, risk
         from weft.report.picture import picture
         from weft.report.tasks import tasks as by_task
 
         facts = about(run)
         history = records(run)
         lines, risks, matrix, best = curves(history), risk(run), by_task(run), listed(run)
+        played = evaluation(run)
         stepped = any(record["step"] for record in history)
         if png is not None:
             if png.is_dir() or (png.exists() and not force):
@@ -49,7 +50,7 @@ def show(
                     tasks[str(record["task"])] = before["step"] if before else 0
             picture(lines, png, title=facts["title"], tasks=tasks, risk=risks, matrix=matrix)
         if json:
-            parts = (("risk", risks), ("matrix", matrix), ("checkpoints", best))
+            parts = (("risk", risks), ("matrix", matrix), ("checkpoints", best), ("evaluation", played))
             told_of = {name: part for name, part in parts if part}
             print_json({"run": str(run), **facts, "records": history, **told_of, **({"png": str(png)} if png else {})})
             return
@@ -65,6 +66,8 @@ def show(
             last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
             when = f"at step {history[-1]['step']}" if stepped else "solved in closed form"
             screen.print(Text(printable(f"{when}: {last}")))
+        for one in played["worlds"] if played else ():
+            screen.print(Text(printable(f"at the end, return in {one['world']}: {one['said']}")))
         if best:
             said = ", ".join(f"{one['name']} ({one['measure']} {one['value']:.4g})" for one in best)
             screen.print(Text(printable(f"checkpoints kept: {said}")))

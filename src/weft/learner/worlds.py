@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,13 +79,13 @@ def as_world(given: Any) -> Any:
     return given
 
 
-def evaluating_in(world: object, objective: Objective) -> Rollouts:
+def evaluating_in(world: object, objective: Objective, arguments: Mapping[str, Any] | None = None) -> Rollouts:
     """Fresh episodes in a world, by the best action where the objective tells one."""
     from weft.engine.acting import way_to_act
     from weft.sources.rollouts import Rollouts
 
     greedy = hasattr(objective, way_to_act(objective, "act"))
-    return Rollouts(as_world(world), envs=EPISODES, greedy=greedy)
+    return Rollouts(as_world(world), envs=EPISODES, greedy=greedy, arguments=arguments)
 
 
 def played(objective: Objective, given: Columns) -> Columns:
