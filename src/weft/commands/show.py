@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,12 +13,21 @@ from weft.commands.common import console, print_json, printable, told
 from weft.commands.options import AsJson, Debug, Run
 from weft.commands.printing import print_risk, print_tasks
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command()(show)
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    good = [float(value) for value in values if math.isfinite(value)]
+    return statistics.median(good) if good else math.nan
 
 
 def show(
@@ -29,7 +40,7 @@ def show(
     """Show a run's learning curves, its risk by environment or its scores by task, in the terminal or as a picture."""
     with told(debug):
         from weft.learner.kept import listed
-        from weft.report.curves import curves, drawn
+        from weft.report.curves import curves, drawn, lasts
         from weft.report.folder import about, evaluation, inexact, records, risk
         from weft.report.picture import picture
         from weft.report.tasks import tasks as by_task
@@ -63,7 +74,7 @@ def show(
         else:
             if stepped:
                 screen.print(Text(drawn(lines, width=min(screen.width - 2, 100))))
-            last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
+            last = ", ".join(f"{line.part} {line.measure} {_median(lasts(line, lines)):.4g}" for line in lines)
             when = f"at step {history[-1]['step']}" if stepped else "solved in closed form"
             screen.print(Text(printable(f"{when}: {last}")))
         for one in played["worlds"] if played else ():
