@@ -92,6 +92,8 @@ def played(objective: Objective, given: Columns) -> Columns:
     """What `fit` was given, where it is a world as the source by which the objective learns from acting there."""
     X, name, acts = given.X, type(objective).__name__, objective.acts
     if isinstance(X, Source):
+        if given.beside:
+            raise ValueError(f"{type(X).__name__} brings its own fields, got {', '.join(given.beside)} beside it")
         return given
     if isinstance(X, str):
         _refuse_path(X, name, acts=acts)
