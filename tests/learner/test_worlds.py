@@ -125,6 +125,7 @@ def test_a_run_goes_on_in_its_world(tmp_path, monkeypatch):
         (lambda m: m.fit("pyproject.toml"), ValueError, "got the path 'pyproject.toml'"),
         (lambda m: m.fit([[0.0]], [0]), TypeError, r"a world that REINFORCE learns in by acting.*got \[\[0.0\]\]"),
         (lambda m: m.fit([]), TypeError, r"a world that REINFORCE learns in by acting.*got \[\]"),
+        (lambda m: m.fit("0.2"), TypeError, "a world that REINFORCE learns in by acting.*got '0.2'"),
         (lambda m: m.fit(None), TypeError, "a world that REINFORCE learns in by acting.*got None"),
         (
             lambda m: m.fit("CartPole-v1", envs=16),

@@ -48,7 +48,9 @@ def is_world(given: object, *, acts: bool = False) -> bool:
         return bool(given) and all(not isinstance(one, list | tuple) and is_world(one, acts=acts) for one in given)
     if isinstance(given, Source):
         return False
-    if isinstance(given, str) or (callable(given) and not _outside(given)):
+    if isinstance(given, str):
+        return acts and given[:1].isalpha()
+    if callable(given) and not _outside(given):
         return acts
     return _outside(given) or isinstance(given, World)
 

@@ -53,7 +53,10 @@ class AdversarialTraining(Strategy):
     sweeps = ("attack__eps",)
     legal = {
         "attack": Such("an attack such as PGD(eps=0.1)", _attacks) | None,
-        "field": Such("the name of a field, such as 'x' or 'observation'", lambda given: isinstance(given, str)),
+        "field": Such(
+            "the name of a field, such as 'x' or 'observation'",
+            lambda given: isinstance(given, str) and given.isidentifier(),
+        ),
     }
 
     def __init__(self, attack: PGD | None = None, *, field: str = "x") -> None:
