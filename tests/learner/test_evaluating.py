@@ -283,7 +283,7 @@ def test_bad_questions_speak(learner, three):
         (lambda: learner.evaluate(Threefold()), ValueError, "one of 2 classes, got one of 3 classes in Threefold"),
         (lambda: learner.evaluate(Endless()), ValueError, "got Endless without a limit of steps; give horizon="),
         (lambda: learner.evaluate([Walk(), Walk()]), TypeError, "expected one world to play in, got 2 of them"),
-        (lambda: learner.evaluate(Walk), TypeError, "expected Walk to make an environment of gymnasium"),
+        (lambda: learner.evaluate(Walk), TypeError, r"expected a world, got the class Walk; make one: Walk\(\)"),
         (lambda: learner.evaluate(Walk(), 0), ValueError, "evaluate's episodes to be an integer >= 1, got 0"),
         (lambda: learner.evaluate(Walk(), deterministic="no"), TypeError, "True or False, got 'no'"),
         (lambda: learner.evaluate(Walk(), level=1.5), ValueError, r"a level in \(0, 1\)"),

@@ -125,6 +125,7 @@ def test_a_run_goes_on_in_its_world(tmp_path, monkeypatch):
         (lambda m: m.fit("pyproject.toml"), ValueError, "got the path 'pyproject.toml'"),
         (lambda m: m.fit([[0.0]], [0]), TypeError, r"a world that REINFORCE learns in by acting.*got \[\[0.0\]\]"),
         (lambda m: m.fit([]), TypeError, r"a world that REINFORCE learns in by acting.*got \[\]"),
+        (lambda m: m.fit("0.2"), TypeError, "a world that REINFORCE learns in by acting.*got '0.2'"),
         (lambda m: m.fit(None), TypeError, "a world that REINFORCE learns in by acting.*got None"),
         (
             lambda m: m.fit("CartPole-v1", envs=16),
@@ -328,6 +329,7 @@ def test_rewards_that_are_all_zero_are_told(objective):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         quick(objective).fit(Fair())
+        quick(objective, steps=0).fit(Silent())  # nothing was played
         if not isinstance(objective, DQN):  # whose memory is one
             quick(objective).fit([Silent(), CartPole()])
 

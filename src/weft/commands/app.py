@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from weft.commands import claims, compare, fit, listing, predict, report, rows, show
+from weft.commands import claims, compare, fit, listing, play, predict, report, rows, show
 from weft.commands.common import say
 
 __all__ = ["app"]
@@ -64,5 +64,5 @@ def weft(
     """Weaves any learning objective with any learning strategy."""
 
 
-for command in (listing, fit, predict, rows, show, compare, claims, report):
+for command in (listing, fit, play, predict, rows, show, compare, claims, report):
     command.register(app)

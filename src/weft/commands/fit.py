@@ -11,6 +11,7 @@ import typer
 from weft.commands.common import console, print_json, printable, say, told
 from weft.commands.job.asked import Options
 from weft.commands.options import AsJson, Debug, Quiet, Run, filled
+from weft.commands.play import train_and_tell
 from weft.commands.printing import number, print_risk, print_tasks
 
 if TYPE_CHECKING:
@@ -71,8 +72,14 @@ def resume(
 ) -> None:
     """Go on with a run that was interrupted, to where it would have ended."""
     with told(debug):
-        from weft.commands.job import Job
+        from weft.commands.job import Job, PlayJob
+        from weft.report.folder import run_folder, world_of
 
+        if world_of(run_folder(run)):
+            if data is not None:
+                raise ValueError(f"expected no --data for a run that acts in a world, got {data}; leave it out")
+            train_and_tell(PlayJob.open(run), run, resume=True, json=json, quiet=quiet)
+            return
         job = Job.open(run)
         _train(job, job.data.read(data), run, resume=True, json=json, quiet=quiet)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,12 +13,21 @@ from weft.commands.common import console, print_json, printable, told
 from weft.commands.options import AsJson, Debug, Run
 from weft.commands.printing import print_risk, print_tasks
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command()(show)
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    good = [float(value) for value in values if math.isfinite(value)]
+    return statistics.median(good) if good else math.nan
 
 
 def show(
@@ -29,14 +40,15 @@ def show(
     """Show a run's learning curves, its risk by environment or its scores by task, in the terminal or as a picture."""
     with told(debug):
         from weft.learner.kept import listed
-        from weft.report.curves import curves, drawn
-        from weft.report.folder import about, inexact, records, risk
+        from weft.report.curves import curves, drawn, lasts
+        from weft.report.folder import about, evaluation, inexact, records, risk
         from weft.report.picture import picture
         from weft.report.tasks import tasks as by_task
 
         facts = about(run)
         history = records(run)
         lines, risks, matrix, best = curves(history), risk(run), by_task(run), listed(run)
+        played = evaluation(run)
         stepped = any(record["step"] for record in history)
         if png is not None:
             if png.is_dir() or (png.exists() and not force):
@@ -49,7 +61,7 @@ def show(
                     tasks[str(record["task"])] = before["step"] if before else 0
             picture(lines, png, title=facts["title"], tasks=tasks, risk=risks, matrix=matrix)
         if json:
-            parts = (("risk", risks), ("matrix", matrix), ("checkpoints", best))
+            parts = (("risk", risks), ("matrix", matrix), ("checkpoints", best), ("evaluation", played))
             told_of = {name: part for name, part in parts if part}
             print_json({"run": str(run), **facts, "records": history, **told_of, **({"png": str(png)} if png else {})})
             return
@@ -62,9 +74,11 @@ def show(
         else:
             if stepped:
                 screen.print(Text(drawn(lines, width=min(screen.width - 2, 100))))
-            last = ", ".join(f"{line.part} {line.measure} {line.middle[-1]:.4g}" for line in lines)
+            last = ", ".join(f"{line.part} {line.measure} {_median(lasts(line, lines)):.4g}" for line in lines)
             when = f"at step {history[-1]['step']}" if stepped else "solved in closed form"
             screen.print(Text(printable(f"{when}: {last}")))
+        for one in played["worlds"] if played else ():
+            screen.print(Text(printable(f"at the end, return in {one['world']}: {one['said']}")))
         if best:
             said = ", ".join(f"{one['name']} ({one['measure']} {one['value']:.4g})" for one in best)
             screen.print(Text(printable(f"checkpoints kept: {said}")))

@@ -69,8 +69,7 @@ class Learner(Taking, Answers):
         clip: the largest norm of a gradient.
         weighting: how environments of unequal size count: by `example` or by `group`.
         validation: a share of the rows held out by the seed, `(X, y)`, `(X, y, fields)`, a source, or X alone where the
-            objective learns from nothing else; or a world: 10 fresh episodes there, by the best actions. Of what
-            learns by acting, the best policy so judged is put back at the end, with `patience` or without.
+            objective learns from nothing else; or a world: 10 fresh episodes there, and the best policy is put back.
         every: updates (or iterations) between two records; None for a pass, or a fiftieth of `steps`.
         metrics: what else to take of the rows held out at each record, as `valid_roc_auc`: scorers of scikit-learn or
             their names, objects of torchmetrics; a list, or by name.
@@ -245,10 +244,9 @@ class Learner(Taking, Answers):
 
         Args:
             X: rows (array, DataFrame, tensor; lists, where the objective reads text or sequences), a data set, or a
-                source; for an objective that acts a world: a gymnasium id, a name of `weft list worlds`, a world of
-                tensors, an environment or a function that makes one, or a list of those, each a group. A DataFrame
-                with text, categories, true and false or gaps becomes numbers as on the command line, by a recipe that
-                is learned from the training rows and applied to every later table.
+                source; for what acts a world (a gymnasium id, a name of `weft list worlds`, a world of tensors, an
+                environment or what makes one), or a list of those, each a group. A DataFrame with text, categories,
+                true and false or gaps becomes numbers, by a recipe learned from it and applied to every later table.
             y: labels or values, where the objective learns them.
             environment: the environment of each row, for strategies that compare environments.
             task: the task of each row; tasks are learned in the order of their first appearance, each
@@ -258,13 +256,10 @@ class Learner(Taking, Answers):
                 classes, ...) its `kinds` say.
         """
         fresh = not (self.warm_start and hasattr(self, "training_"))
-        return self._fit(self._given(X, y, environment, sample_weight, fields), task, fresh=fresh)
-
-    def _given(self, X: Any, y: Any, environment: Any, sample_weight: Any, fields: dict[str, Any]) -> Columns:
-        """What `fit` was given; a world as the source that plays in it."""
-        return played(self._objective(), Columns(X, y, environment, sample_weight, fields))
+        return self._fit(Columns(X, y, environment, sample_weight, fields), task, fresh=fresh)
 
     def _fit(self, given: Columns, task: Any, *, fresh: bool, resumed: bool = False) -> Self:
+        given = played(self._objective(), given)
         if task is None or isinstance(given.X, Source):
             return self._learn(given, fresh=fresh, task=task, resumed=resumed)
         X, y = unpack(given.X, given.y)
@@ -303,8 +298,8 @@ class Learner(Taking, Answers):
             raise ValueError(f"expected {missing[0]!r} again to go on, got none; load(folder, {missing[0]}=...)")
         if self.folder is None:
             self.folder = self.training_.folder
-        given = self._given(X, y, environment, sample_weight, fields)
-        columns = task is not None and not isinstance(task, str) and not isinstance(given.X, Source)
+        given = Columns(X, y, environment, sample_weight, fields)
+        columns = task is not None and not isinstance(task, str) and not isinstance(X, Source)
         if not columns and not phase.runs:
             return tidied(self)  # it had ended
         if not columns:
@@ -334,7 +329,7 @@ class Learner(Taking, Answers):
             task: the task's name; the same name again replaces what that task left.
             X, y, environment, sample_weight, fields: as in `fit`.
         """
-        given, fresh = self._given(X, y, environment, sample_weight, fields), not hasattr(self, "training_")
+        given, fresh = Columns(X, y, environment, sample_weight, fields), not hasattr(self, "training_")
         return self._learn(given, fresh=fresh, task=task, classes=classes, once=task is None)
 
     @alone
@@ -354,11 +349,8 @@ class Learner(Taking, Answers):
         settings = self.settings()
         refuse_start(self, settings.objective, again=once and not fresh and not resumed, task=task)
         reader = Reader(self, settings.objective, settings.dtype, None if fresh else self.training_.spec)
+        given = played(settings.objective, given)
         if isinstance(given.X, Source):
-            if given.beside:
-                raise ValueError(
-                    f"{type(given.X).__name__} brings its own fields, got {', '.join(given.beside)} beside it"
-                )
             source, validation = match(reader, settings, given.X)
         else:
             given = given if given.held is not None else tabular.begun(self, given, fresh=fresh)

@@ -52,7 +52,16 @@ L = TypeVar("L", bound="Learner")
 
 STATE = ("params", "buffers", "seeds", "strategy", "step", "origin", "active", "stopped", "best", "tally", "tasks")
 LATER = ("statistics", "late", "ended", "planned", "source")  # which runs kept by earlier versions do not have
-_BESIDE = ("recipe.json", "risk.json", "risk.png", "tasks.json", "tasks.png", "report.html")
+_BESIDE = (
+    "recipe.json",
+    "risk.json",
+    "risk.png",
+    "tasks.json",
+    "tasks.png",
+    "evaluation.json",
+    "film.gif",
+    "report.html",
+)
 SECONDS = 2.0  # between checkpoints at records; those that begin or end a task are always written
 FITTED = ("classes_", "labels_", "environments_", "vocabulary_", "n_features_in_", "feature_names_in_", "seeds_")
 

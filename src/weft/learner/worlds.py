@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,9 @@ def is_world(given: object, *, acts: bool = False) -> bool:
         return bool(given) and all(not isinstance(one, list | tuple) and is_world(one, acts=acts) for one in given)
     if isinstance(given, Source):
         return False
-    if isinstance(given, str) or (callable(given) and not _outside(given)):
+    if isinstance(given, str):
+        return acts and given[:1].isalpha()
+    if callable(given) and not _outside(given):
         return acts
     return _outside(given) or isinstance(given, World)
 
@@ -78,19 +81,21 @@ def as_world(given: Any) -> Any:
     return given
 
 
-def evaluating_in(world: object, objective: Objective) -> Rollouts:
+def evaluating_in(world: object, objective: Objective, arguments: Mapping[str, Any] | None = None) -> Rollouts:
     """Fresh episodes in a world, by the best action where the objective tells one."""
     from weft.engine.acting import way_to_act
     from weft.sources.rollouts import Rollouts
 
     greedy = hasattr(objective, way_to_act(objective, "act"))
-    return Rollouts(as_world(world), envs=EPISODES, greedy=greedy)
+    return Rollouts(as_world(world), envs=EPISODES, greedy=greedy, arguments=arguments)
 
 
 def played(objective: Objective, given: Columns) -> Columns:
     """What `fit` was given, where it is a world as the source by which the objective learns from acting there."""
     X, name, acts = given.X, type(objective).__name__, objective.acts
     if isinstance(X, Source):
+        if given.beside:
+            raise ValueError(f"{type(X).__name__} brings its own fields, got {', '.join(given.beside)} beside it")
         return given
     if isinstance(X, str):
         _refuse_path(X, name, acts=acts)

@@ -12,10 +12,24 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from weft.core.values import Json
 
-__all__ = ["Curve", "by_measure", "curves", "drawn"]
+__all__ = ["Curve", "by_measure", "curves", "drawn", "lasts"]
 
 _FIXED = ("step", "epoch", "seconds", "task")
 _MARKS = {"training": ".", "validation": "o"}
+
+
+def lasts(line: Curve, lines: list[Curve]) -> NDArray[np.float64]:
+    """The last values of a measure, NaN where there is none: of what acts each replica's own last one.
+
+    Replicas that play whole episodes end by themselves, at different records, when they have played their steps.
+    """
+    if all(one.measure != "env_steps" for one in lines):
+        return line.values[-1]
+    out = np.full(line.values.shape[1], math.nan)
+    for k, own in enumerate(line.values.T):
+        good = np.flatnonzero(np.isfinite(own))
+        out[k] = own[good[-1]] if len(good) else math.nan
+    return out
 
 
 @dataclass

@@ -14,7 +14,7 @@ from weft.report.picture import picture
 if TYPE_CHECKING:
     from weft.core.values import Json
 
-__all__ = ["about", "done", "inexact", "is_run", "keep_risk", "records", "risk", "run_folder"]
+__all__ = ["about", "done", "evaluation", "inexact", "is_run", "keep_risk", "records", "risk", "run_folder", "world_of"]
 
 
 def run_folder(folder: Path) -> Path:
@@ -55,6 +55,11 @@ def about(folder: Path) -> Json:
             continue
         plain = parsed(text, path)
         told[name] = plain if isinstance(plain, dict) else {}
+    worlds = (told.get("recipe", {}).get("recipe") or {}).get("worlds")
+    if isinstance(worlds, list) and isinstance(told["recipe"].get("options"), dict):
+        own = told["recipe"]["options"]
+        asked = [f"{name} {own[name]}" for name in ("objective", "strategy", "replicas") if own.get(name)]
+        told["title"] = f"{folder}: {', '.join([*map(str, worlds), *asked])}"
     data, options = (told.get("recipe", {}).get(part) for part in ("data", "options"))
     if isinstance(data, dict) and isinstance(options, dict) and "path" in data:
         asked = [
@@ -75,6 +80,32 @@ def inexact(told: Json) -> str:
         return ""
     each = [f"{name} is {'an' if str(kind)[:1] in 'aeiou' else 'a'} {kind}" for name, kind in kinds.items()]
     return f"{', '.join(each)}, not exact"
+
+
+def world_of(folder: Path) -> list[str] | None:
+    """The worlds in which a run acts, as they were written; None where `weft train` has not made it."""
+    text = None if not (folder / "recipe.json").exists() else read_bytes(folder / "recipe.json")
+    try:
+        worlds = None if text is None else parsed(text, folder / "recipe.json")["recipe"]["worlds"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return [str(world) for world in worlds] if isinstance(worlds, list) else None
+
+
+def evaluation(folder: Path) -> Json | None:
+    """What a run's policy earned in fresh episodes at the end of its training; None where it does not act."""
+    path = folder / "evaluation.json"
+    if not path.exists():
+        return None
+    try:
+        found: Json = manifest.unsealed_beside(path)
+        for part in found["worlds"]:
+            sum([part["mean"], *(part["interval"] or []), *part["means"]])
+            if not isinstance(part["world"], str) or not isinstance(part["said"], str):
+                raise ValueError("parts are missing")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"expected an evaluation in {path}, got a damaged or foreign file: {error!r}") from error
+    return found
 
 
 def _read(path: Path) -> bytes | None:

@@ -124,12 +124,13 @@ class Playing(Source):
         if "reward" not in state.objective.fields or not state.source:
             return None
         paid = torch.stack([state.source[str(e)]["paid"] for e in range(len(self.collectors))]).any(0).reshape(-1)
-        if bool(paid.all()):
+        steps = int(self.played(state).max())
+        if not steps or bool(paid.all()):
             return None
         where = ", ".join(dict.fromkeys(one.name for one in self.collectors))
         whose = "" if not bool(paid.any()) or len(paid) == 1 else f" of {int((~paid).sum())} of {len(paid)} replicas"
         return (
-            f"expected rewards to learn from, got zero at all steps{whose}, {int(self.played(state).max()):,} in "
+            f"expected rewards to learn from, got zero at all steps{whose}, {steps:,} in "
             f"{where}: nothing can be learned from them; explore more or play longer, or look whether the world pays "
             "what it should"
         )

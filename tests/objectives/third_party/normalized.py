@@ -32,6 +32,9 @@ class NormalizedPPO(PPO):
     def forward(self, batch, player=""):
         return super().forward(self._scaled(batch))
 
+    def _explained(self, batch):
+        return super()._explained(self._scaled(batch))
+
     def sample_action(self, observation):
         return super().sample_action(self.seen(observation))
 

@@ -75,8 +75,10 @@ class PPO(Objective):
         law = output.logits
         moved = batch["played"] - law.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
         told = {"entropy": -(law.exp() * law).sum(-1), "kl": (-moved).exp() - 1 + moved}
-        explained = explained_variance(self._values(batch["observation"], 1), batch["goal"])
-        return {"loss": output.losses, **told, "explained_variance": explained}
+        return {"loss": output.losses, **told, "explained_variance": self._explained(batch)}
+
+    def _explained(self, batch):
+        return explained_variance(self._values(batch["observation"], 1), batch["goal"])
 
     def sample_action(self, observation):
         return categorical(self.policy(observation), place="action")

@@ -12,7 +12,7 @@ from weft.report.folder import is_run
 __all__ = ["clear", "new_folder", "own", "remove"]
 
 _OWN = re.compile(
-    r"\.lock|(config\.json|manifest\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html|(risk|tasks)\.(json|png))"
+    r"\.lock|(config\.json|manifest\.json|metrics\.jsonl|state\.json|state-\d+\.safetensors|recipe\.json|report\.html|(risk|tasks)\.(json|png)|evaluation\.json|film\.gif)"
     r"|\.(config|manifest|metrics|state(-\d+)?|recipe|risk|tasks)\.(json|jsonl|safetensors|png)\.(\d+\.tmp|next)"
 )
 

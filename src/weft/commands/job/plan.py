@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from weft.commands.job.asked import Options
 from weft.core.configured import shown
-from weft.report.folder import run_folder
+from weft.report.folder import run_folder, world_of
 from weft.tables import kept
 from weft.tables.files import Columns
 from weft.tables.kept import KeptTable
@@ -73,4 +73,9 @@ class Job:
         def read(plain: Json) -> Job:
             return cls(KeptTable.from_json(plain), Options.from_json(plain["options"]))
 
-        return kept.opened(run_folder(folder), read)
+        if worlds := world_of(run_folder(folder)):
+            raise ValueError(
+                f"expected a run on a table, which `weft fit` makes, got one that acts in {', '.join(worlds)}; ask it "
+                f"by: weft play {folder}"
+            )
+        return kept.opened(folder, read)

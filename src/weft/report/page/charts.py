@@ -95,6 +95,7 @@ class Series:
         x, y: its points, NaN where there is none.
         low, high: the band, or None.
         number: which colour, dash and mark.
+        seeds: thin lines of single seeds beside it: the points of each.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Series:
     low: Array | None = None
     high: Array | None = None
     number: int = 0
+    seeds: tuple[tuple[Array, Array], ...] = ()
 
 
 def _f(value: float) -> str:
@@ -218,7 +220,8 @@ def lines(
         x_label, y_label: the axes' names.
         breaks: places on the x axis to mark, with their names: where a task begins.
     """
-    middle = np.concatenate([s.y for s in series]) if series else np.array([0.0, 1.0])
+    every = [y for s in series for y in (s.y, *(y for _, y in s.seeds))]
+    middle = np.concatenate(every) if every else np.array([0.0, 1.0])
     ends = [np.concatenate([e for s in series if (e := getattr(s, side)) is not None] or [middle]) for side in BAND]
     good = middle[np.isfinite(middle)]
     if not len(good):
@@ -228,7 +231,7 @@ def lines(
     low = max(float(np.nanmin(np.append(ends[0], good))), float(good.min()) - span)
     high = min(float(np.nanmax(np.append(ends[1], good))), float(good.max()) + span)
     y = Axis.over([low, high], HEIGHT - 34, 24, pad=0.04)
-    steps = np.concatenate([s.x for s in series])
+    steps = np.concatenate([x for s in series for x in (s.x, *(x for x, _ in s.seeds))])
     first, last = float(np.nanmin(steps)), float(np.nanmax(steps))
     widest = max(len(label) for _, label in y.ticks())
     x = Axis(first, last if last > first else first + 1.0, 14 + 6.6 * widest, WIDTH - 10)
@@ -246,6 +249,11 @@ def lines(
                 there = [(x.at(float(s.x[i])), inside(float(s.high[i]))) for i in part]
                 back = [(x.at(float(s.x[i])), inside(float(s.low[i]))) for i in part[::-1]]
                 out.append(el("path", d=_path(there + back) + "z", class_=f"{_colour(s.number)} band"))
+    for s in series:
+        for own in (Series(s.name, x_of, y_of, number=s.number) for x_of, y_of in s.seeds):
+            for part in _pieces(own):
+                points = [(x.at(float(own.x[i])), inside(float(own.y[i]))) for i in part]
+                out.append(el("path", d=_path(points), class_=f"{_colour(s.number)} curve thin"))
     for s in series:
         for part in _pieces(s):
             points = [(x.at(float(s.x[i])), inside(float(s.y[i]))) for i in part]

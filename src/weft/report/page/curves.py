@@ -48,8 +48,8 @@ def curve_section(
             middle, low, high = charts.spread(values)
             some = charts.thin(len(steps), MOST_RECORDS)
             several = values.shape[1] > 1
-            band = {"low": low[some], "high": high[some]} if several else {}
-            series.append(Series(name, steps[some], middle[some], number=number, **band))
+            least, largest = (low[some], high[some]) if several else (None, None)
+            series.append(Series(name, steps[some], middle[some], least, largest, number))
             good = np.flatnonzero(np.isfinite(middle))
             told.append(f"{name} goes from {middle[good[0]]:.4g} to {middle[good[-1]]:.4g}")
             for i in charts.thin(len(steps), MOST_ROWS):

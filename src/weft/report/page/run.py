@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from weft.core import manifest
 from weft.learner.given import beside
-from weft.report.curves import Curve, curves
-from weft.report.folder import about, done, inexact, records, risk
+from weft.report.curves import Curve, curves, lasts
+from weft.report.folder import about, done, evaluation, inexact, records, risk, world_of
 from weft.report.page import charts
+from weft.report.page.acting import evaluated, film, returns, steps_of_worlds
 from weft.report.page.charts import Axis
 from weft.report.page.checks import checks
 from weft.report.page.curves import Charted, curve_section
@@ -84,6 +85,7 @@ def run_title(folder: Path) -> tuple[str, str]:
     data = (told.get("recipe") or {}).get("data") or {}
     objective = described(params["objective"]) if params.get("objective") else options.get("objective")
     said = [
+        *(world_of(folder) or ()),
         Path(str(data["path"])).name if data.get("path") else None,
         f"target {options['target']}" if options.get("target") else None,
         objective,
@@ -116,7 +118,11 @@ def run(folder: Path, sections: Sections, *, draw: bool = True, data: bool = Tru
     told, history = about(folder), records(folder)
     lines = curves(history)
     sections.add("How it went", *_went(folder, history, lines), _kinds(told), _last(lines, sections))
-    sections.add("Learning curves", *run_curves(history, lines, sections))
+    sections.add("What it earns", *evaluated(evaluation(folder), sections))
+    sections.add("Returns", *returns(lines, sections))
+    sections.add("A film", *film(folder))
+    others = [line for line in lines if line.measure not in ("return", "env_steps")]
+    sections.add("Learning curves", *run_curves(history, others if steps_of_worlds(lines) else lines, sections))
     sections.add("By environment", *_places(risk(folder), sections))
     sections.add("By task", *run_tasks(tasks(folder), sections))
     for title, parts in (drawn(folder, sections, data=data) if draw else {}).items():
@@ -137,15 +143,23 @@ def commanded(folder: Path, told: Json) -> str:
     """The command that makes this run, or the Python that reads it."""
     recipe = told.get("recipe") or {}
     options, data = recipe.get("options"), recipe.get("data")
+    worlds = (recipe.get("recipe") or {}).get("worlds")
+    if isinstance(options, dict) and isinstance(worlds, list):
+        return shlex.join(["weft", "train", *map(str, worlds), *_options(options)])
     if not isinstance(options, dict) or not isinstance(data, dict):
         return f"import weft\nlearner = weft.load({str(folder)!r})"
-    said = ["weft", "fit", str(data.get("path"))]
+    return shlex.join(["weft", "fit", str(data.get("path")), *_options(options)])
+
+
+def _options(options: Json) -> list[str]:
+    """Options as they are written on the command line."""
+    said: list[str] = []
     for name, value in options.items():
         if value in (None, "", []):
             continue
         for each in value if isinstance(value, list) else [value]:
             said += [f"--{name.replace('_', '-')}", str(each)]
-    return shlex.join(said)
+    return said
 
 
 def _went(folder: Path, history: list[Json], lines: list[Curve]) -> list[Markup]:
@@ -153,7 +167,7 @@ def _went(folder: Path, history: list[Json], lines: list[Curve]) -> list[Markup]
     if not history:
         ended = "It was solved in closed form; there are no curves." if state == "done" else "It has no records yet."
         return [el("p", ended, class_="lead")]
-    best = sorted(lines, key=lambda c: (c.part != "validation", c.measure.endswith("loss")))[0] if lines else None
+    best = sorted(lines, key=_telling)[0] if lines else None
     steps = num(history[-1]["step"])
     spent = _spent(history)
     out = []
@@ -163,9 +177,17 @@ def _went(folder: Path, history: list[Json], lines: list[Curve]) -> list[Markup]
     if best is None:
         out.append(el("p", f"After {steps} steps no measure is finite.", class_="lead"))
         return out
-    last = best.values[-1][np.isfinite(best.values[-1])]
-    when = f"After {steps} steps" if any(record["step"] for record in history) else "It was solved in closed form:"
-    said = f"{when} the {best.part} {best.measure.replace('_', ' ')} is {num(float(best.middle[-1]))}"
+    last = lasts(best, lines)
+    last = last[np.isfinite(last)]
+    if (played := steps_of_worlds(lines)) is not None:
+        steps = f"{num(float(np.nanmax(played.values)))} steps of the world, {steps}"
+    when = (
+        f"After {steps} {'updates' if played else 'steps'}"
+        if any(record["step"] for record in history)
+        else "It was solved in closed form:"
+    )
+    now = num(float(np.median(last)) if len(last) else math.nan)
+    said = f"{when} the {best.part} {best.measure.replace('_', ' ')} is {now}"
     if len(last) > 1:
         said += f" (median of {len(last)} replicas, from {num(float(last.min()))} to {num(float(last.max()))})"
     lost = best.values.shape[1] - len(last)
@@ -174,6 +196,11 @@ def _went(folder: Path, history: list[Json], lines: list[Curve]) -> list[Markup]
     if spent is not None:
         out.append(el("p", f"Training took {seconds(spent)}.", class_="note"))
     return out
+
+
+def _telling(line: Curve) -> tuple[bool, bool, bool]:
+    """What is told first of all: of what acts the return, on the evaluations if there are some."""
+    return line.part != "validation", line.measure != "return", line.measure.endswith("loss")
 
 
 def _kinds(told: Json) -> Markup | None:
@@ -194,7 +221,8 @@ def _last(lines: list[Curve], sections: Sections) -> Markup | None:
         return None
     rows = []
     for line in lines:
-        last = line.values[-1][np.isfinite(line.values[-1])]
+        last = lasts(line, lines)
+        last = last[np.isfinite(last)]
         few = [float(f(last)) if len(last) else None for f in (np.median, np.min, np.max)]
         rows.append([line.measure, line.part, *[Cell(v, num(v)) for v in few], len(last)])
     heads = ["measure", "part", "median", "least", "largest", "replicas"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from weft.attacks import PGD
 from weft.core.configured import Configured, Range
@@ -30,10 +31,14 @@ class AdversarialTraining(Strategy):
 
     Args:
         attack: how the perturbation is found; default: one step of `PGD`, with eps 0.1.
+        field: what is perturbed, where it is another field than the inputs: `observation`, of a policy that may learn
+            from what an earlier one has played. What it has been played by is left as it is: the advantage, and how
+            probable the action was there.
 
     References:
         Madry, Makelov, Schmidt, Tsipras and Vladu, "Towards deep learning models resistant to
-        adversarial attacks", arXiv 1706.06083.
+        adversarial attacks", arXiv 1706.06083; of observations: Pattanaik, Tang, Liu, Bommannan and Chowdhary, "Robust
+        deep reinforcement learning with adversarial attacks", arXiv 1712.03632.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -46,10 +51,17 @@ class AdversarialTraining(Strategy):
 
     neutral = {"attack": PGD(eps=0.0)}
     sweeps = ("attack__eps",)
-    legal = {"attack": Such("an attack such as PGD(eps=0.1)", _attacks) | None}
+    legal = {
+        "attack": Such("an attack such as PGD(eps=0.1)", _attacks) | None,
+        "field": Such(
+            "the name of a field, such as 'x' or 'observation'",
+            lambda given: isinstance(given, str) and given.isidentifier(),
+        ),
+    }
 
-    def __init__(self, attack: PGD | None = None) -> None:
+    def __init__(self, attack: PGD | None = None, *, field: str = "x") -> None:
         self.attack = attack
+        self.field = field
 
     @property
     def space(self) -> dict[str, Range]:  # type: ignore[override]
@@ -58,8 +70,10 @@ class AdversarialTraining(Strategy):
     def refuses(self, objective: Objective) -> str | None:
         if objective.on_policy:
             return "it moves the inputs x, and this objective's batches are drawn by the learner's own actions"
-        if "x" not in objective.fields:
-            return f"it moves the inputs x, and {type(objective).__name__} reads none: {', '.join(objective.fields)}"
+        if self.field not in objective.fields:
+            other = "; name another by field='observation'" if "observation" in objective.fields else ""
+            read = ", ".join(objective.fields)
+            return f"it moves the inputs {self.field}, and {type(objective).__name__} reads none: {read}{other}"
         if objective.episodic:
             return f"it moves the inputs x of a row, and a row of {type(objective).__name__} is an episode, with many x"
         if not objective.movable:
@@ -84,7 +98,7 @@ class AdversarialTraining(Strategy):
         return {"low": like.new_full((), -torch.inf), "high": like.new_full((), torch.inf)}
 
     def begin(self, known: Known, state: StrategyState) -> StrategyState:
-        attack, extent = self._attack(), known.extent("x")
+        attack, extent = self._attack(), known.extent(self.field)
         bounds = getattr(attack, "bounds", None)
         if bounds == "rows":
             if not state:
@@ -108,8 +122,19 @@ class AdversarialTraining(Strategy):
         if getattr(attack, "bounds", None) == "rows":  # None, where training has not begun by a Learner
             attack = attack.having(bounds=(state["low"], state["high"]) if state else None)
 
+        field = self.field
+
+        def named(params: Params, batch: Batch) -> Output:
+            """The loss of a batch whose field goes by the name that attacks know."""
+            return loss(params, {**batch, field: batch["x"]})
+
+        def moved(params: Params, batch: Batch) -> Tensor:
+            if field == "x":
+                return attack(loss, params, batch)
+            return attack(named, params, {**batch, "x": batch[field]})
+
         def worst(params: Params, batch: Batch) -> Output:
-            output = loss(params, {**batch, "x": attack(loss, params, batch)})
+            output = loss(params, {**batch, field: moved(params, batch)})
             if output.buffers:
                 output.buffers = loss(params, batch).buffers
             return output
