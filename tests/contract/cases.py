@@ -18,7 +18,6 @@ from weft.attacks import PGD
 from weft.core import Field
 from weft.core.catalogue import entries
 from weft.core.random import fold, key_of, unit
-from weft.data import FiniteMDP, ring, sinusoids
 from weft.data import Bandits, FiniteMDP, ring, sinusoids
 from weft.nets import MLP
 from weft.objectives import (
@@ -38,10 +37,10 @@ from weft.objectives import (
     PPO,
     RBM,
     REINFORCE,
-    TD,
-    UCB,
     SAC,
+    TD,
     TD3,
+    UCB,
     VAE,
     VQVAE,
     Autoencoder,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weft.objectives.control.mpc import MPC
     from weft.objectives.control.ppo import PPO
     from weft.objectives.control.reinforce import REINFORCE
+    from weft.objectives.control.sac import SAC
     from weft.objectives.control.tabular.backward_induction import BackwardInduction
     from weft.objectives.control.tabular.epsilon_greedy import EpsilonGreedy
     from weft.objectives.control.tabular.gradient_bandit import GradientBandit
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from weft.objectives.control.tabular.true_online_td import TrueOnlineTD
     from weft.objectives.control.tabular.ucb import UCB
     from weft.objectives.control.tabular.value_iteration import ValueIteration
-    from weft.objectives.control.sac import SAC
     from weft.objectives.control.td3 import TD3
     from weft.objectives.densities.causal_transformer import CausalTransformer
     from weft.objectives.densities.char_rnn import CharRNN
