@@ -175,7 +175,6 @@ def test_every_promise_is_held_by_a_test():
         "Ranks",
         "Replicas",
         "Draws",
-        "Acting",
         "Samples",
         "Data",
         "Memory",
