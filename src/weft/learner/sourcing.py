@@ -163,7 +163,7 @@ def _validation(settings: Settings) -> float | tuple[Any, ...] | Source | None:
     given = settings.validation
     if given is None:
         return None
-    if is_world(given, acts=True):
+    if is_world(given, acts=settings.objective.holds("x") != "tokens"):  # there a list of texts is rows
         given = evaluating_in(given, settings.objective)
     if isinstance(given, Source):
         return Cast(given, settings.dtype)

@@ -187,7 +187,8 @@ def test_they_are_short_and_use_the_public_api_alone():
     for path in here.glob("[!t_]*.py"):
         tree = ast.parse(path.read_text())
         taken = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "weft" in node.module]
-        assert set(taken) <= {"weft.core", "weft.core.random", "weft.core.legal", "weft.nets", "weft.sources"}
+        public = {"core", "core.random", "core.legal", "core.corpus", "nets", "sources"}
+        assert set(taken) <= {f"weft.{name}" for name in public}
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                assert node.end_lineno - node.lineno < 60, (path, node.name)
+                assert node.end_lineno - node.lineno < 75, (path, node.name)
