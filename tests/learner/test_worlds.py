@@ -15,7 +15,7 @@ from weft.core.random import keyed
 from weft.data import CartPole, Catch, FiniteMDP, FrozenLake
 from weft.engine.build import build
 from weft.learner.worlds import as_world, is_world, played
-from weft.objectives import REINFORCE, Classification
+from weft.objectives import DQN, REINFORCE, Classification
 from weft.sources import Replay, Rollouts, Segments
 from weft.strategies import ANDMask
 
@@ -139,7 +139,11 @@ def test_a_run_goes_on_in_its_world(tmp_path, monkeypatch):
             TypeError,
             r"got environment; .* give a list of worlds, fit\(\[world_a, world_b\]\)",
         ),
-        (lambda m: m.fit("Pendulum-v1"), ValueError, "expected finitely many actions for REINFORCE"),
+        (
+            lambda m: m.set_params(objective=DQN()).fit("Pendulum-v1"),
+            ValueError,
+            "expected finitely many actions for DQN",
+        ),
         (
             lambda m: m.set_params(validation=0.2).fit(CartPole()),
             ValueError,

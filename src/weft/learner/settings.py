@@ -258,9 +258,9 @@ class _Read(Legal):
         self.read(value)
 
 
-def rows_alone(given: object) -> bool:
-    """Whether `validation` is rows without anything beside them."""
-    if is_world(given, acts=True):
+def rows_alone(given: object, *, texts: bool = False) -> bool:
+    """Whether `validation` is rows without anything beside them; where rows are texts, a list of those too."""
+    if is_world(given, acts=not texts):
         return False
     return isinstance(given, np.ndarray | Tensor | list) or (hasattr(given, "iloc") and hasattr(given, "columns"))
 
@@ -346,7 +346,7 @@ def check(learner: Learner, objective: Objective, strategy: Strategy) -> None:
             f"{told(learner.augment)}; leave it out"
         )
     further = [name for name in objective.fields[1:] if name not in ("environment", "index")]
-    if rows_alone(learner.validation) and further:
+    if rows_alone(learner.validation, texts=objective.holds("x") == "tokens") and further:
         given = ["X", "y" if "y" in further else "None"]
         others = ", ".join(f"{name!r}: ..." for name in further if name != "y")
         raise ValueError(

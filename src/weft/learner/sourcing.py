@@ -163,13 +163,14 @@ def _validation(settings: Settings) -> float | tuple[Any, ...] | Source | None:
     given = settings.validation
     if given is None:
         return None
-    if is_world(given, acts=settings.objective.holds("x") != "tokens"):  # there a list of texts is rows
+    texts = settings.objective.holds("x") == "tokens"
+    if is_world(given, acts=not texts):
         given = evaluating_in(given, settings.objective)
     if isinstance(given, Source):
         return Cast(given, settings.dtype)
     if isinstance(given, Dataset):
         return unpack(given, None)
-    if rows_alone(given):
+    if rows_alone(given, texts=texts):
         return given, None
     return given if isinstance(given, tuple) else float(given)
 

@@ -349,7 +349,7 @@ def test_what_is_not_legal_is_never_done():
 
 
 def test_what_cannot_be():
-    with pytest.raises(TypeError, match="expected a world that PPO learns in by acting.*got array"):
+    with pytest.raises(TypeError, match=r"expected a world that PPO learns in by acting.*got array"):
         Learner(PPO(), steps=1).fit(np.zeros((4, 2)))
     with pytest.raises(ValueError, match="expected actions that are numbers for A2C"):
         Learner(A2C(bounds="squash"), steps=1).fit(Segments(CartPole(), envs=2, length=4))

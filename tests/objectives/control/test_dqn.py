@@ -339,7 +339,7 @@ def test_what_cannot_be():
         Learner(DQN(), steps=1).fit(Replay(Boxed()))
     with pytest.raises(ValueError, match=r"expected finitely many actions for DQN, .*got rows of choices.*PPO"):
         Learner(DQN(), steps=1).fit(Replay(Two()))
-    with pytest.raises(TypeError, match="expected a world that DQN learns in by acting.*got array"):
+    with pytest.raises(TypeError, match=r"expected a world that DQN learns in by acting.*got array"):
         Learner(DQN(), steps=1).fit(np.zeros((4, 2)))
 
 

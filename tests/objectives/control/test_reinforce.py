@@ -385,7 +385,7 @@ def test_bad_settings(objective, message):
 
 
 def test_what_cannot_be():
-    with pytest.raises(TypeError, match="expected a world that REINFORCE learns in by acting.*got array"):
+    with pytest.raises(TypeError, match=r"expected a world that REINFORCE learns in by acting.*got array"):
         Learner(REINFORCE(), steps=1).fit(np.zeros((4, 2)))
     for strategy in (MAML(), AdversarialTraining()):
         with pytest.raises(ValueError, match="cannot train REINFORCE"):

@@ -365,7 +365,7 @@ def test_what_cannot_be():
         Learner(SAC(), steps=1).fit(Replay(Two()))
     with pytest.raises(ValueError, match=r"expected actions between finite bounds.*got numbers without bounds; let"):
         Learner(SAC(), steps=1).fit(Replay(Unbounded(), explore=0.0))
-    with pytest.raises(ValueError, match=r"expected steps of play for SAC, got rows of .*call fit\(world\)"):
+    with pytest.raises(TypeError, match=r"expected a world that SAC learns in by acting.*got array"):
         Learner(SAC(), steps=1).fit(np.zeros((4, 2)))
     with pytest.raises(ValueError, match="a player of SAC"):
         built()(batch_of(2), "critic")

@@ -143,7 +143,7 @@ def test_what_cannot_be():
             Learner(TD3(), steps=1).fit(Replay(world()))
     with pytest.raises(ValueError, match=r"got numbers without bounds; let the world say low and high"):
         Learner(TD3(), steps=1).fit(Replay(Unbounded(), explore=0.0))
-    with pytest.raises(ValueError, match=r"expected steps of play for TD3, got rows of"):
+    with pytest.raises(TypeError, match=r"expected a world that TD3 learns in by acting.*got array"):
         Learner(TD3(), steps=1).fit(np.zeros((4, 2)))
     with pytest.raises(ValueError, match="a player of TD3"):
         built()(batch_of(2), "critic")
