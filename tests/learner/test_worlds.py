@@ -15,7 +15,7 @@ from weft.core.random import keyed
 from weft.data import CartPole, Catch, FiniteMDP, FrozenLake
 from weft.engine.build import build
 from weft.learner.worlds import as_world, is_world, played
-from weft.objectives import DQN, REINFORCE, Classification
+from weft.objectives import REINFORCE, Classification
 from weft.sources import Replay, Rollouts, Segments
 from weft.strategies import ANDMask
 
