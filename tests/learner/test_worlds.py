@@ -140,7 +140,7 @@ def test_a_run_goes_on_in_its_world(tmp_path, monkeypatch):
             r"got environment; .* give a list of worlds, fit\(\[world_a, world_b\]\)",
         ),
         (
-            lambda m: m.set_params(objective="dqn").fit("Pendulum-v1"),
+            lambda m: m.set_params(objective=objectives.DQN()).fit("Pendulum-v1"),
             ValueError,
             "expected finitely many actions for DQN",
         ),
