@@ -10,7 +10,7 @@ import torch
 from tests.objectives.third_party.dqn import DQN
 from tests.objectives.third_party.ppo import PPO
 
-from weft import Classifier, Learner, Optimizer, load
+from weft import Classifier, Learner, Optimizer, load, objectives
 from weft.core.random import keyed
 from weft.data import CartPole, Catch, FiniteMDP, FrozenLake
 from weft.engine.build import build
