@@ -91,8 +91,8 @@ def _facts(entry: Entry) -> list[str]:
         offered = offered or ("what its parts do, each by its name" if isinstance(plain, Composed) else "nothing")
         name, direction = plain.progress
         facts = [f"**Once trained it offers** {offered}. Its progress measure is `{name}` ({direction})."]
-        if cls.players:
-            facts.append(f"It is a game of {' and '.join(f'`{player}`' for player in cls.players)}.")
+        if plain.players:
+            facts.append(f"It is a game of {' and '.join(f'`{player}`' for player in plain.players)}.")
         refusing = [(e.name, e.cls().refuses(cls())) for e in entries("strategies")]
         facts += [_refusals("It is refused by", refusing)]
     elif entry.room == "strategies":

@@ -120,6 +120,8 @@ if hasattr(strategies, "SAM"):  # younger than the guard
         "swa": strategies.SWA(start=5),
         "sgld": strategies.SGLD(temperature=0.1, draws=2, start=5),
         "lbfgs": strategies.LBFGS(history=3, trials=2),
+        "natural-gradient": strategies.NaturalGradient(damping=0.1),
+        "trust-region": strategies.TrustRegion(radius=0.01),
         "and-mask, sam, ema": weave(ANDMask(threshold=0.4), strategies.SAM(), strategies.EMA()),
     }
 

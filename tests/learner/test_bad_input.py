@@ -490,7 +490,7 @@ CASES = {
     ),
     "two as validation": (
         lambda: classifier(validation=2).fit(X, LABELS),
-        r"in \(0, 1\), a pair \(X, y\), X alone, a data set, a source or None, got 2",
+        r"in \(0, 1\), a pair \(X, y\), X alone, a data set, a source, a world or None, got 2",
     ),
     "rows as validation": (
         lambda: classifier(validation=X).fit(X, LABELS),

@@ -42,12 +42,12 @@ def test_it_is_torchs_by_its_kernel_and_by_its_cells(kind, layers, way, monkeypa
 def test_a_gate_in_another_place_is_caught(kind, monkeypatch):
     """The mutant: cells that read the gates in another order."""
     monkeypatch.setattr(recurrent, "transformed", lambda: True)
-    step = recurrent._Layer.step
+    step = recurrent.Cell.step
 
     def turned(self, read, state):
         return step(self, read.flip(-1) if kind == "rnn" else read.roll(self.width, -1), state)
 
-    monkeypatch.setattr(recurrent._Layer, "step", turned)
+    monkeypatch.setattr(recurrent.Cell, "step", turned)
     (ours, theirs), _ = pair(kind, 1)
     assert (ours - theirs).abs().max() > 1e-3
 

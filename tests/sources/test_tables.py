@@ -50,7 +50,7 @@ def test_where_an_episode_has_ended_nothing_is_earned_whatever_the_table_says():
 def test_what_has_no_tables_is_refused():
     with pytest.raises(TypeError, match=r"expected Tables' world to be a finite decision process with its tables"):
         Tables(CartPole())
-    with pytest.raises(ValueError, match="expected the tables of a finite decision process for LinearProgram"):
+    with pytest.raises(TypeError, match="expected a world that LinearProgram learns in by acting"):
         Learner(LinearProgram()).fit(torch.zeros(4, 3), torch.zeros(4))
     with pytest.raises(ValueError, match="expected play with 'transition', which LinearProgram reads, got Rollouts"):
         Learner(LinearProgram()).fit(Rollouts(FrozenLake()))

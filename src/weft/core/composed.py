@@ -318,7 +318,8 @@ class Composed(Objective):
 
     @property
     def acts(self) -> bool:
-        return bool(self.wraps) and self.parts()[self.wraps].acts
+        own = type(self).plays is not Composed.plays
+        return own or (bool(self.wraps) and self.parts()[self.wraps].acts)
 
     @property
     def credits(self) -> bool:

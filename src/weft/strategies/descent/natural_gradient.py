@@ -14,7 +14,9 @@ __all__ = ["NaturalGradient"]
 
 
 class NaturalGradient(Strategy):
-    """Steps along the gradient g as the Fisher information of what is predicted measures lengths:
+    """Steps along the gradient as the Fisher information of what is predicted measures lengths.
+
+    With g the gradient,
 
         step = - lr (F + damping I)^-1 g,    F = mean over the rows of E[(grad log p) (grad log p)^T],
 
