@@ -72,8 +72,8 @@ def test_objectives_of_one_class_are_answered_alike():
         answers = defaultdict(set)
         for name, kind in CLASSES.items():
             told = row[name].replace(type(MADE[name]).__name__, "it")
-            told = told.replace(", ".join(MADE[name].fields), "its own")
             told = told.removesuffix("; name another by field='observation'")
+            told = told.removesuffix(", ".join(MADE[name].fields))
             answers[kind].add(told.replace(f"({', '.join(MADE[name].players)})", "(its own)"))
         assert all(len(each) == 1 for each in answers.values()), strategy
 
