@@ -92,7 +92,8 @@ class MaskedMLP(nn.Module):
         Germain, Gregor, Murray and Larochelle, "MADE: masked autoencoder for distribution estimation",
         arXiv 1502.03509.
 
-    >>> net = MaskedMLP([0, 1, 2], [0, 1, 2], order=[1, 2, 0], hidden=(8,))
+    >>> _ = torch.manual_seed(0)
+    >>> net = MaskedMLP([0, 1, 2], [0, 1, 2], order=[1, 2, 0], hidden=(64,))
     >>> x = torch.ones(1, 3, requires_grad=True)
     >>> [(torch.autograd.grad(net(x)[0, i], x, retain_graph=True)[0] != 0).long().tolist() for i in range(3)]
     [[[0, 1, 1]], [[0, 0, 0]], [[0, 1, 0]]]
