@@ -176,6 +176,28 @@ def test_plans_in_the_true_world_are_the_best(world):
         assert first(Knows).abs().max() <= 1.0
 
 
+def test_after_the_expected_end_a_plan_earns_nothing():
+    planner = built(Knows(ahead=3), Slide())
+    pushes = torch.tensor([[[[1.0], [1.0], [1.0]], [[-1.0], [-1.0], [-1.0]]]])
+    earned = planner.earned(torch.tensor([[1.8]]), pushes)
+    torch.testing.assert_close(earned, torch.tensor([[-(2.3**2), -(1.3**2 + 0.8**2 + 0.3**2)]]))
+
+
+class Ends(Dyna):
+    """A model that is sure of an end where one stands to the right."""
+
+    def expected(self, observation, action):
+        told = super().expected(observation, action)
+        return {**told, "terminated": torch.where(observation[:, 0] > 0, 0.9, 0.2)}
+
+
+def test_where_the_model_expects_an_end_the_imagined_step_ends():
+    dyna = built(Ends(DQN(hidden=(8,)), imagined=1.0), Steps())
+    steps = {**evenly(Steps(), 40), "truncated": torch.zeros(40, dtype=torch.bool)}
+    with keyed(key_of(0), torch.arange(40)):
+        assert torch.equal(dyna.mixed(steps)["terminated"], steps["observation"][:, 0] > 0)
+
+
 def test_a_planner_learns_from_few_steps():
     planner = MPC(Regression(hidden=(32, 32)), ahead=4, plans=50, elites=5)
     settings = {"env_steps": 300, "random_state": 0, "optimizer": Optimizer("adam", lr=3e-3)}
