@@ -305,6 +305,7 @@ def test_worlds_stay_on_the_keys_device_and_ask_it_nothing(world):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("world", ALL.values(), ids=ALL)
 def test_worlds_are_played_on_cuda_without_waiting_for_it(world):
     keys = KEYS[:16].cuda()

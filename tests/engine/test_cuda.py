@@ -9,10 +9,12 @@ from torch import nn
 
 from weft import Classifier, Learner, Optimizer, weave
 from weft.core import random
-from weft.data import ring
+from weft.data import CartPole, ring
+from weft.engine.capture import Captured
 from weft.engine.engine import Engine
 from weft.nets import MLP
-from weft.objectives import DANN, GAN, Classification
+from weft.objectives import A2C, DANN, GAN, PPO, Classification
+from weft.sources import Segments
 from weft.strategies import (
     AGEM,
     CORAL,
@@ -81,6 +83,19 @@ def classifier(**settings):
     return Classifier(net, epochs=8, batch_size=16, dtype="float64", random_state=0, validation=0.2, **settings)
 
 
+def player(objective, device, passes=3, **settings):
+    source = Segments(CartPole(), envs=4, length=16, passes=passes, batch_size=None)
+    settings = {
+        "every": 5 * passes,
+        **settings,
+        "optimizer": Optimizer("adam", lr=1e-3),
+        "dtype": "float64",
+        "random_state": 0,
+        "device": device,
+    }
+    return Learner(objective, steps=15 * passes, **settings).fit(source)
+
+
 CASES = {
     "plain": lambda d: classifier(schedule="cosine", clip=0.5, device=d).fit(X, Y),
     "mask": lambda d: classifier(strategy=ANDMask(threshold=0.4), device=d).fit(X, Y, environment=SITE),
@@ -147,6 +162,10 @@ CASES = {
     "quasi-newton": lambda d: classifier(strategy=LBFGS(history=3), optimizer=PLAIN, schedule="linear", device=d).fit(
         X, Y
     ),
+    "rounds": lambda d: player(PPO(hidden=(8,)), d, replicas=2),
+    "rounds of one run": lambda d: player(PPO(hidden=(8,), near="adaptive"), d, schedule="linear", clip=0.5),
+    "steps of what adapts": lambda d: player(PPO(hidden=(8,), near="adaptive"), d, every=1),
+    "rounds with a memory": lambda d: player(A2C(hidden=(8,), memory="gru"), d, passes=1),
     "examples, coupled": lambda d: classifier(strategy=ANDMask(threshold=0.1, each="example"), device=d).fit(X, Y),
 }
 
@@ -188,6 +207,52 @@ def test_recorded_is_eager_is_cpu(name, monkeypatch):
     if name == "sweep":
         assert "diverged" in recorded.stop_reason_[2]
         assert "completed" in recorded.stop_reason_[0]
+
+
+def test_a_round_is_one_graph_and_says_what_was_strange_in_it(monkeypatch):
+    rounds, round_of = [], Captured.round
+
+    def counted(self, source, room):
+        made = round_of(self, source, room)
+        rounds.append(0 if made is None else len(made[1]))
+        return made
+
+    monkeypatch.setattr(Captured, "round", counted)
+    for passes, name in ((3, "rounds"), (1, "rounds with a memory")):
+        rounds.clear()
+        learner = CASES[name]("cuda")
+        assert rounds.count(passes) == 12, "all but the first three"
+        assert len(learner.history_) == 3
+    steps = learner.history_[-1]["env_steps"]
+    assert steps == 15 * 4 * 16
+
+    class Torn(CartPole):
+        def step(self, position, action, keys):
+            position, observation, reward, ended = super().step(position, action, keys)
+            return position, torch.where(observation > torn_above, torch.nan, observation), reward, ended
+
+    torn_above = torch.full((), torch.inf, device="cuda")
+    learner = Learner(PPO(hidden=(8,)), steps=20, every=5, random_state=0, device="cuda")
+    learner.set_params(callbacks=[lambda record: torn_above.fill_(-100.0)])
+    with pytest.raises(
+        ValueError, match=r"expected a finite next observation, got nan.*in Torn, episode 0, about step"
+    ):
+        learner.fit(Segments(Torn(), envs=4, length=16))
+
+
+def test_what_cannot_be_recorded_is_played_by_the_host():
+    class Asking(CartPole):
+        def step(self, position, action, keys):
+            assert bool((action >= 0).all())  # asks the host
+            return super().step(position, action, keys)
+
+    source = Segments(Asking(), envs=4, length=16, passes=2)
+    settings = {"steps": 20, "every": 20, "random_state": 0, "dtype": "float64"}
+    with pytest.warns(RuntimeWarning, match="the round of play and updates is not recorded as a CUDA graph"):
+        asking = Learner(PPO(hidden=(8,)), device="cuda", **settings).fit(source)
+    plain = Learner(PPO(hidden=(8,)), device="cpu", **settings).fit(source)
+    for n, p in params(plain).items():
+        torch.testing.assert_close(params(asking)[n], p, rtol=1e-3, atol=1e-4)
 
 
 class Recurrent(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -147,6 +147,16 @@ class Source:
         What is kept in `state.source` is changed or replaced before the batch is given, nowhere else is anything kept.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define batches(state)")
+
+    def rounds(self, state: State) -> int:
+        """How many batches the round has that begins here and asks nothing of the host on its way, so that it can be
+        recorded as a whole; 0 where none begins."""
+        return 0
+
+    def round(self, state: State) -> tuple[Iterator[Batch], Callable[[], None]]:
+        """The batches of the round that begins here, as `batches` gives them, and what raises, when all is done, what
+        was strange in it. Whoever reads it moves `state.step`, or the clock, on between two."""
+        raise NotImplementedError(f"{type(self).__name__} has no rounds")
 
     def report(self, state: State) -> dict[str, Tensor]:
         """Numbers that a record tells of the source, by name (of one that `stacks`, over the replicas)."""

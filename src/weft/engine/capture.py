@@ -3,18 +3,21 @@
 Inside the graph everything happens in place on the state's own tensors; the clock of the keyed draws is
 a tensor that the graph advances, the schedule's factors and the batch are copied into it before each
 replay, and a replica that diverges is frozen by a mask, which the host reads at the next record.
+
+Where a source has rounds (a segment of play and the passes over it), a round is one graph: what is played, what the
+objective credits, and all its updates. What is strange in what was played is looked for when the round is over.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from weft.core.source import Batch
+from weft.core.source import Batch, Source
 from weft.core.state import State
 from weft.core.trees import tree_copy_, tree_leaves, tree_map, tree_same
 from weft.engine.distributed import world
@@ -26,6 +29,7 @@ __all__ = ["Captured", "stepper"]
 
 _WARMUP = 3  # steps made eagerly before a graph is recorded, as PyTorch asks
 _GRAPHS = 8  # more kinds of batches than this are not worth a graph each
+_UPDATES = 1024  # a longer round is not worth its graph
 
 
 def stepper(engine: Engine, state: State) -> Engine | Captured:
@@ -61,6 +65,17 @@ class _Graph:
         self.losses: dict[str, Tensor] = {}
 
 
+class _Round:
+    """A source's round, recorded."""
+
+    def __init__(self, state: State, factors: dict[str, Tensor]) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        self.source, self.factors = state.source, factors  # where the graph reads what is kept, and the schedule
+        self.losses: list[dict[str, Tensor]] = []
+        self.batch: Batch = {}
+        self.check: Callable[[], None] = lambda: None
+
+
 class Captured:
     """An engine's step on one state, recorded for each kind of batch and each set of players that move."""
 
@@ -70,7 +85,76 @@ class Captured:
         self.clock = torch.as_tensor(state.own(state.step), device=state.device)
         each = {player: factor_of(engine, state, player) for player in engine.players}
         self.factors = {p: torch.as_tensor(f, device=state.device).to(state.dtype).clone() for p, f in each.items()}
-        self.failed = False
+        self.buffers = dict(state.buffers)  # where the graphs read them
+        self.failed = self.unrolled = False
+        self.begun = 0
+        self.rounds: dict[int, _Round] = {}
+
+    def round(self, source: Source, room: int) -> tuple[Batch, list[dict[str, Tensor]]] | None:
+        """The updates of the round that begins here: (the last one's batch, the losses of each).
+
+        None where none begins, or it does not fit into `room` updates, or has to be made step by step.
+        """
+        engine, state = self.engine, self.state
+        if self.unrolled or any(engine.objective.every(player) != 1 for player in engine.players):
+            return None
+        updates = source.rounds(state)
+        self.begun += updates > 0
+        if not 0 < updates <= min(room, _UPDATES) or self.begun <= _WARMUP:
+            return None
+        if updates not in self.rounds and not self._record_round(source, updates):
+            return None
+        made = self.rounds[updates]
+        tree_copy_(made.source, state.source)
+        state.source = made.source
+        self._advanced(made, updates)
+        made.graph.replay()
+        state.step += updates
+        made.check()
+        return made.batch, [{name: loss.clone() for name, loss in each.items()} for each in made.losses]
+
+    def _advanced(self, made: _Round, updates: int) -> None:
+        """The clock and the schedule's factors of a round, put where its graph reads them."""
+        engine, state = self.engine, self.state
+        self._timed()
+        for player, held in made.factors.items():
+            now = [factor_of(engine, state, player, state.step + k) for k in range(updates)]
+            each = [one if isinstance(one, Tensor) else torch.full(held.shape[1:], one) for one in now]
+            held.copy_(torch.stack(each))
+
+    def _timed(self) -> None:
+        """The clock, and the buffers that were replaced since, put where the graphs read them."""
+        own = self.state.own(self.state.step)
+        self.clock.copy_(own) if isinstance(own, Tensor) else self.clock.fill_(own)
+        tree_copy_(self.buffers, self.state.buffers)
+        self.state.buffers.update(self.buffers)
+
+    def _record_round(self, source: Source, updates: int) -> bool:
+        """Records a round; False (said once) where something in it cannot be recorded."""
+        engine, state = self.engine, self.state
+        factors = {player: now.expand(updates, *now.shape).clone() for player, now in self.factors.items()}
+        made, strategy = _Round(state, factors), dict(state.strategy)
+
+        def moves() -> None:
+            batches, made.check = source.round(state)
+            for update, made.batch in enumerate(batches):
+                batch, losses = engine.numbered(made.batch, grouped=engine.grouped), {}
+                for player in engine.players:
+                    losses[loss_name(player)] = engine.move(state, batch, player, factors[player][update])
+                made.losses.append(losses)
+                self.clock.add_(1)
+            tree_copy_(made.source, state.source)
+            tree_copy_(self.buffers, state.buffers)
+            for player, kept in strategy.items():
+                tree_copy_(kept, state.strategy[player])
+
+        recorded = self._recorded(made.graph, engine.players, moves, "round of play and updates")
+        state.source, state.strategy = made.source, strategy
+        state.buffers.update(self.buffers)
+        if recorded:
+            self.rounds[updates] = made
+        self.unrolled = not recorded
+        return recorded
 
     def step(self, state: State, batch: Batch) -> dict[str, Tensor]:
         """One update of every player whose turn it is; as `Engine.step`."""
@@ -87,8 +171,7 @@ class Captured:
         for player in movers:
             now, held = factor_of(engine, state, player), self.factors[player]
             held.copy_(now) if isinstance(now, Tensor) else held.fill_(now)
-        own = state.own(state.step)
-        self.clock.copy_(own) if isinstance(own, Tensor) else self.clock.fill_(own)
+        self._timed()
         tree_copy_(entry.batch, numbered)
         if entry.graph is None and not self._record(entry, movers):
             return self._eager(batch)
@@ -110,29 +193,40 @@ class Captured:
 
     def _record(self, entry: _Graph, movers: tuple[str, ...]) -> bool:
         """Records the step; False (said once) where something in it cannot be recorded."""
+        engine, state, graph = self.engine, self.state, torch.cuda.CUDAGraph()
+
+        def moves() -> None:
+            for player in movers:
+                kept = state.strategy[player]
+                entry.losses[loss_name(player)] = engine.move(state, entry.batch, player, self.factors[player])
+                tree_copy_(kept, state.strategy[player])
+                state.strategy[player] = kept
+
+        self.failed = not self._recorded(graph, movers, moves, "step")
+        if not self.failed:
+            entry.graph = graph
+        return not self.failed
+
+    def _recorded(
+        self, graph: torch.cuda.CUDAGraph, movers: tuple[str, ...], moves: Callable[[], None], what: str
+    ) -> bool:
+        """Records what is done by some players; False (said once) where something in it cannot be recorded."""
         engine, state = self.engine, self.state
         state.clock = self.clock
-        graph = torch.cuda.CUDAGraph()
         for player in movers:
             set_rates(engine, state, player, 1.0)  # the factor is applied to the step, inside
         torch.cuda.synchronize()
         try:
             with _searching(), torch.cuda.graph(graph):
                 in_training(engine.objective)
-                for player in movers:
-                    kept = state.strategy[player]
-                    entry.losses[loss_name(player)] = engine.move(state, entry.batch, player, self.factors[player])
-                    tree_copy_(kept, state.strategy[player])
-                    state.strategy[player] = kept
+                moves()
         except RuntimeError as error:
-            self.failed = True
             warnings.warn(
-                f"the step is not recorded as a CUDA graph ({str(error).splitlines()[0][:120]}); it runs eagerly",
+                f"the {what} is not recorded as a CUDA graph ({str(error).splitlines()[0][:120]}); it runs eagerly",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
             return False
         finally:
             state.clock = None
-        entry.graph = graph
         return True

@@ -19,7 +19,7 @@ from weft.core.state import State
 from weft.core.trees import tree_map
 from weft.engine.answering import renew, validated
 from weft.engine.asking import rows_to_measure
-from weft.engine.capture import stepper
+from weft.engine.capture import Captured, stepper
 from weft.engine.distributed import anywhere
 from weft.engine.engine import Diverged, Engine, loss_name
 from weft.engine.rating import look, rates_of
@@ -188,8 +188,9 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
         while state.step < end and bool(state.active.any()):
             state.tally.setdefault("going", state.active.clone())
             looked = _looks(plan, state, source)
-            batch = next(stream)
-            for name, loss in stepping.step(state, batch).items():
+            made = stepping.round(source, _room(plan, state, end)) if isinstance(stepping, Captured) else None
+            batch, reports = made or _stepped(stepping, state, stream)
+            for name, loss in (item for report in reports for item in report.items()):
                 total, turns = state.tally.get(name, (0.0, 0))
                 state.tally[name] = (total + loss, turns + 1)
             over = _played_out(plan, state, source)
@@ -212,6 +213,21 @@ def training(engine: Engine, state: State, source: Source, plan: Plan, history: 
     _restore_best(state, plan)
     for k in range(state.replicas or 1):
         state.stopped.setdefault(k, f"completed {plan.steps} steps")
+
+
+def _stepped(
+    stepping: Engine | Captured, state: State, stream: Iterator[Batch]
+) -> tuple[Batch, list[dict[str, Tensor]]]:
+    """One update: (its batch, its losses)."""
+    batch = next(stream)
+    return batch, [stepping.step(state, batch)]
+
+
+def _room(plan: Plan, state: State, end: int) -> int:
+    """How many updates may be made before the next record is due."""
+    if plan.every is None or plan.env_steps is not None:
+        return 0  # nobody knows
+    return min(plan.every - (state.step - state.origin) % plan.every, end - state.step)
 
 
 def _looks(plan: Plan, state: State, source: Source) -> int:

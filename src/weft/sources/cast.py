@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +83,15 @@ class Cast(Source):
         """The other source's batches."""
         for batch in self.source.batches(state):
             yield tree_map(self._cast, batch)
+
+    def rounds(self, state: State) -> int:
+        """The other source's."""
+        return self.source.rounds(state)
+
+    def round(self, state: State) -> tuple[Iterator[Batch], Callable[[], None]]:
+        """The other source's batches."""
+        batches, check = self.source.round(state)
+        return (tree_map(self._cast, batch) for batch in batches), check
 
     def extent(self, field: str) -> tuple[float, float] | None:
         """The other source's, rounded as its values are."""

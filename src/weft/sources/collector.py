@@ -117,6 +117,7 @@ class Collector:
         stray: float = 0.0,
         other: Other | None = None,
         choose: Chooser | None = None,
+        look: bool = True,
     ) -> tuple[SourceState, Batch]:
         """So many turns in each row: (what is kept then, the rows `(replicas, envs, turns, ...)`).
 
@@ -131,6 +132,7 @@ class Collector:
             stray: the share of actions, drawn evenly, that are another policy's. At 1 this one is not asked.
             other: the other policy; by default actions drawn evenly.
             choose: makes actions of what the objective answers; by default that is one.
+            look: whether what is strange in it is refused; else whoever asked does so, by `refuse`.
         """
         lead, dtype = tree["age"].shape, state.dtype
         apart, together = _between(lead)
@@ -206,9 +208,8 @@ class Collector:
                         memory = _forgotten(memory, fresh, apart(over))  # type: ignore[arg-type]
         played = {name: torch.stack([step[name] for step in taken], 1) for name in taken[0]}
         over = played.pop("over")
-        refuse_actions(self, played["action"], tree, 0)
-        refuse_illegal(self, played, tree)
-        refuse_strange(self, played, tree)
+        if look:
+            self._refuse(played, tree)
         each = played["mask"].sum(1).long() if "mask" in played else torch.full_like(age, over.shape[1])
         after_all: SourceState = {
             "world": tree_map(apart, kept),
@@ -221,6 +222,16 @@ class Collector:
         if memory is not None:
             after_all["memory"] = memory
         return after_all, {name: values.unflatten(0, lead) for name, values in played.items()}
+
+    def refuse(self, played: Batch, tree: SourceState) -> None:
+        """Raises what is strange in what was played, when the episodes were as old as `tree` says."""
+        lead = tree["age"].dim()
+        self._refuse({name: values.flatten(0, lead - 1) for name, values in played.items()}, tree)
+
+    def _refuse(self, played: Batch, tree: SourceState) -> None:
+        refuse_actions(self, played["action"], tree, 0)
+        refuse_illegal(self, played, tree)
+        refuse_strange(self, played, tree)
 
 
 def _between(lead: torch.Size) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
@@ -250,16 +261,24 @@ def _tallied(tree: SourceState, reward: Tensor, over: Tensor) -> SourceState:
     for name, each, carried in (("returns", reward.double(), "earned"), ("lengths", torch.ones_like(reward), "age")):
         sums = pad(each.double().cumsum(1) + tree[carried].reshape(-1, 1), (1, 0))
         since = sums[:, 1:] - sums.gather(1, pad(ends[:, :-1], (1, 0)))
-        window, value = tree[name].shape[-1], since.T.unflatten(1, lead)
-        ended = over.T.unflatten(1, lead)
-        if len(lead) == 1:
-            told[name] = torch.cat([tree[name], value[ended]])[-window:]
-        else:
-            own = [torch.cat([tree[name][k], value[:, k][ended[:, k]]])[-window:] for k in range(lead[0])]
-            told[name] = torch.stack(own)
+        value, ended = (t.T.unflatten(1, lead).movedim(0, -2).flatten(-2) for t in (since, over))
+        told[name] = _pushed(tree[name], value, ended)
         if carried == "earned":
             told[carried] = (sums[:, -1] - sums.gather(1, ends[:, -1:]).squeeze(1)).unflatten(0, lead)
     return told
+
+
+def _pushed(ring: Tensor, values: Tensor, real: Tensor) -> Tensor:
+    """The last values of a ring `(..., window)` with those that are real `(..., n)` put behind, in their order.
+
+    >>> _pushed(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]), torch.tensor([True, False, True]))
+    tensor([3., 4., 6.])
+    """
+    window, values = ring.shape[-1], torch.cat([ring, values], -1)
+    real = torch.cat([torch.ones_like(ring, dtype=torch.bool), real], -1)
+    behind = real.flip(-1).cumsum(-1).flip(-1)  # the first of the real ones from the end, from 1 on
+    place = torch.where(real & (behind <= window), window - behind, window)
+    return values.new_empty(*ring.shape[:-1], window + 1).scatter_(-1, place, values)[..., :window]
 
 
 def bounded(space: Field, action: Tensor) -> Tensor:

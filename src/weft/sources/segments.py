@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -100,26 +100,48 @@ class Segments(Playing):
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end; a segment is played whenever the last one is used up."""
-        parts = self._parts(state.objective)
         while True:
-            tree = state.source
-            turn = int(tree["turn"].reshape(-1)[0])
+            turn = int(state.source["turn"].reshape(-1)[0])
             if turn == 0:
-                tree = {**tree, **self._segment(state, tree)}
-            if turn % parts == 0:
-                tree["order"] = self._order(state, tree["segment"])
-            tree["turn"] = torch.full_like(tree["turn"], (turn + 1) % (parts * self.passes))
-            state.source = tree
-            yield self._part(tree, turn % parts, parts)
+                self._play(state)
+            yield self._turn(state, turn)
 
-    def _segment(self, state: State, tree: SourceState) -> SourceState:
-        """What is kept of the worlds after a segment, and its rows."""
-        key, found, batches = state.key("segment"), {}, []
+    def rounds(self, state: State) -> int:
+        """The updates of a segment, where it is used up and worlds of tensors play the next."""
+        if self.resumes != "exact" or int(state.source["turn"].reshape(-1)[0]):
+            return 0
+        return self._parts(state.objective) * self.passes
+
+    def round(self, state: State) -> tuple[Iterator[Batch], Callable[[], None]]:
+        """A segment and all passes over it."""
+        began = [{"age": state.source[str(e)]["age"].clone()} for e in range(len(self.collectors))]
+        batches, turns = self._play(state, look=False), range(self._parts(state.objective) * self.passes)
+
+        def check() -> None:
+            for collector, played, ages in zip(self.collectors, batches, began, strict=True):
+                collector.refuse(played, ages)
+
+        return (self._turn(state, turn) for turn in turns), check
+
+    def _play(self, state: State, look: bool = True) -> list[Batch]:
+        """Plays a segment, which is kept with what its worlds keep; what was played in each of them."""
+        tree, key, batches = dict(state.source), state.key("segment"), []
         for e, collector in enumerate(self.collectors):
-            found[str(e)], played = collector.play(state, tree[str(e)], self.length, fold(key, e), ask=self.ask)
+            own = fold(key, e)
+            tree[str(e)], played = collector.play(state, tree[str(e)], self.length, own, ask=self.ask, look=look)
             batches.append(played)
-        batch = self.rows(state, self.credited(state, self._together(state, batches), fold(key, "credit")))
-        return {**found, "segment": batch}
+        tree["segment"] = self.rows(state, self.credited(state, self._together(state, batches), fold(key, "credit")))
+        state.source = tree
+        return batches
+
+    def _turn(self, state: State, turn: int) -> Batch:
+        """The rows of one update of a segment, by its number."""
+        parts, tree = self._parts(state.objective), dict(state.source)
+        if turn % parts == 0:
+            tree["order"] = self._order(state, tree["segment"])
+        tree["turn"] = torch.full_like(tree["turn"], (turn + 1) % (parts * self.passes))
+        state.source = tree
+        return self._part(tree, turn % parts, parts)
 
     def _order(self, state: State, batch: Batch) -> Tensor:
         """The order of the rows in a pass, drawn for each replica (and world)."""

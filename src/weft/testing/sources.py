@@ -55,6 +55,7 @@ def check_source(source: Source, *, steps: int = 3, objective: Objective | None 
     for step in range(steps) if source.resumes == "exact" else ():
         later = _read(source, clock(zero, step), 1, kept=kept[step]).batches
         _close(whole[step], later[0], f"the batch at step {step} after a resume (is all kept in state.source?)", 0.0)
+    _rounds(source, clock(zero, 0))
     single = [whole, _read(source, clock(torch.tensor(1), 0), steps).batches]
     stacked = _read(source, clock(torch.tensor([0, 1]), 0), steps).batches
     for step in range(steps):
@@ -91,6 +92,27 @@ def _read(source: Source, state: State, count: int, *, kept: SourceState | None 
         state.step += 1
         reported(source, state, ())
     return read
+
+
+def _rounds(source: Source, state: State) -> None:
+    """The batches of a round, and what is kept after it, are those that are read one by one."""
+    state.source = begun(source, state)
+    count = source.rounds(state)
+    if not count:
+        return
+    one_by_one = _read(source, state, count)
+    after, state.step = state.source, 0
+    state.source = begun(source, state)
+    batches, check = source.round(state)
+    together = []
+    for batch in batches:
+        together.append(copy.deepcopy(batch))
+        state.step += 1
+    check()
+    _expect(len(together) == count, f"expected a round of {count} batches, got {len(together)}")
+    _close(_numbered(one_by_one.batches), _numbered(together), "a round's batches against one by one", 0.0)
+    after, kept = (tree_map(lambda t: t.nan_to_num(-1.0), tree) for tree in (after, state.source))
+    _close(after, kept, "what is kept after a round against one by one", 0.0)
 
 
 def _clock(seeds: torch.Tensor, step: int) -> State:
