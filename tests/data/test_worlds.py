@@ -312,7 +312,9 @@ def test_worlds_are_played_on_cuda_without_waiting_for_it(world):
     position, _ = world.reset(keys)
     kind = world.action
     action = torch.zeros(16, *kind.shape, dtype=kind.dtype, device="cuda")
-    world.step(position, action, keys)  # tables are copied by now
+    position = world.step(position, action, keys)[0]  # tables are copied by now
+    if hasattr(world, "legal"):
+        world.legal(position)
     torch.cuda.set_sync_debug_mode("error")
     try:
         position, seen, reward, ended = world.step(position, action, keys)

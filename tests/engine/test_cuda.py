@@ -234,9 +234,7 @@ def test_a_round_is_one_graph_and_says_what_was_strange_in_it(monkeypatch):
     torn_above = torch.full((), torch.inf, device="cuda")
     learner = Learner(PPO(hidden=(8,)), steps=20, every=5, random_state=0, device="cuda")
     learner.set_params(callbacks=[lambda record: torn_above.fill_(-100.0)])
-    with pytest.raises(
-        ValueError, match=r"expected a finite next observation, got nan.*in Torn, episode 0, about step"
-    ):
+    with pytest.raises(ValueError, match=r"expected a finite observation, got nan.*in Torn, episode 0, about step"):
         learner.fit(Segments(Torn(), envs=4, length=16))
 
 
