@@ -193,6 +193,42 @@ def stated(known: set[str]) -> list[dict[str, Any]]:
     ]
 
 
+def chosen(folders: list[Path]) -> list[dict[str, Any]]:
+    """One result of each claim, by name: of a later folder, but never a quick one in place of a full one."""
+    kept: dict[str, dict[str, Any]] = {}
+    for result in (result for folder in folders for result in results(folder)):
+        before = kept.get(result["name"])
+        if before is None or result["scale"] == "full" or before["scale"] != "full":
+            kept[result["name"]] = result
+    return [kept[name] for name in sorted(kept)]
+
+
+def headline(result: dict[str, Any]) -> list[str]:
+    """The scale, the seeds, and the first judged figure that is no identity: its name, value and deviation."""
+    figures = [figure for figure in result.get("figures", []) if judged(figure)]
+    first = next((figure for figure in figures if not figure.get("exact")), figures[0] if figures else None)
+    told = [result.get("scale", "-"), str(len(result["seeds"])) if "seeds" in result else "-"]
+    if first is None or first["measured"] is None:
+        return [*told, "-", "-", "-"]
+    return [*told, first["name"], measured(first), deviation(first)]
+
+
+def deviation(figure: dict[str, Any]) -> str:
+    """How far a figure is from the middle of its two bounds, or within or beyond its one."""
+    least, most, measured = figure.get("least"), figure.get("most"), figure["measured"]
+    if least is not None and most is not None:
+        return f"{measured - (least + most) / 2:+.2g} of ±{(most - least) / 2:.2g}"
+    if least is None and most is None:
+        return "-"
+    room = measured - least if most is None else most - measured
+    return f"{abs(room):.2g} {'within' if room >= 0 else 'beyond'} its bound"
+
+
+def linked(result: dict[str, Any]) -> nodes.reference:
+    """A claim's title, which leads to its section."""
+    return nodes.reference("", result["title"], refid=nodes.make_id(result["name"]), internal=True)
+
+
 SIGNS = {"holds": "✓ holds", "fails": "✗ fails", "not settled": "? not settled"}
 
 
@@ -202,12 +238,11 @@ class Gallery(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """An overview, then one section for each claim."""
         given = os.environ.get("WEFT_OUT")
-        folders = [Path(given)] if given else [ROOT / "docs" / "results", ROOT / "out"]  # what is newer counts
-        newest = {result["name"]: result for folder in folders for result in results(folder)}
-        claims = [newest[name] for name in sorted(newest)]
+        claims = chosen([Path(given)] if given else [ROOT / "docs" / "results", ROOT / "out"])
         self.env.note_reread()
-        claims += stated(set(newest))
-        overview = table(["claim", "verdict"], [[result["title"], badge(result)] for result in claims])
+        claims += stated({result["name"] for result in claims})
+        head = ["claim", "verdict", "scale", "seeds", "headline figure", "measured", "deviation"]
+        overview = table(head, [[linked(result), badge(result), *headline(result)] for result in claims])
         return [overview, *(self.section(result) for result in claims)]
 
     def section(self, result: dict[str, Any]) -> nodes.section:

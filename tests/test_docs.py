@@ -265,6 +265,34 @@ def test_the_gallery_shows_results_and_what_was_not_run(site):
         assert claim.title in html.unescape(text)
 
 
+def test_a_quick_result_never_takes_the_place_of_a_full_one(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "docs")
+    made = importlib.import_module("made")
+    scales = {"kept": {"a": "full", "b": "quick", "c": "full"}, "own": {"a": "quick", "b": "full", "c": "full"}}
+    for folder, each in scales.items():
+        for name, scale in each.items():
+            (tmp_path / folder / "claims" / name).mkdir(parents=True)
+            result = {"format": 1, "kind": "claim", "name": name, "scale": scale}
+            (tmp_path / folder / "claims" / name / "result.json").write_text(json.dumps(result))
+    found = made.chosen([tmp_path / "kept", tmp_path / "own"])
+    where = {result["name"]: result["folder"].parents[1].name for result in found}
+    assert where == {"a": "kept", "b": "own", "c": "own"}
+
+
+def test_the_overview_tells_the_headline_figure(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "docs")
+    made = importlib.import_module("made")
+    about = {"interval": None, "unit": "", "reference": "", "verdict": "holds", "by": "", "scores": [], "margins": None}
+    exact = {**about, "name": "identity", "measured": 0.0, "least": None, "most": 1e-9, "exact": True}
+    told = {**about, "name": "error", "measured": 88.3, "least": 85.76, "most": 87.76, "exact": False}
+    result = {"scale": "full", "seeds": [0, 1], "figures": [exact, told]}
+    assert made.headline(result) == ["full", "2", "error", made.measured(told), "+1.5 of ±1"]
+    told |= {"least": None}
+    assert made.headline(result)[-1] == "0.54 beyond its bound"
+    assert made.headline({**result, "figures": [exact]})[2] == "identity"
+    assert made.headline({"name": "not run"}) == ["-"] * 5
+
+
 @pytest.mark.turns("docs/made.py", "docs/conf.py")
 def test_a_damaged_result_of_a_claim_is_told(tmp_path):
     claim = tmp_path / "out" / "claims" / "spirals"
