@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.core.foresight import Foresight
 from weft.core.objective import Objective
@@ -20,6 +21,7 @@ from weft.engine.holding import holding
 from weft.engine.precision import lowering, raised
 from weft.engine.replicas import mapped
 from weft.engine.serving import serving
+from weft.engine.vectorize import Repeated
 
 __all__ = ["Acting", "asked_of", "way_to_act"]
 
@@ -69,6 +71,9 @@ class Acting:
         self._held.enter_context(lowering(state.objective, state.device))
         if state.replicas is None:
             self._held.enter_context(holding(state.objective, state.params, dict(state.buffers)))
+        else:
+            self._held.enter_context(sdpa_kernel(SDPBackend.MATH))  # which has a rule for stacked replicas
+            self._all = Repeated(state.replicas, state.params, state.buffers)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -95,11 +100,11 @@ class Acting:
         else:
             names: list[Asked] = []
 
-            def ask(key: Tensor, observation: Tensor, given: dict[str, Any], drawn: list[Tensor]) -> Any:
-                answer, names[:] = self._asked(key, observation, given, dict(zip(foreseen, drawn, strict=True)))
+            def ask(key: Tensor, observation: Tensor, given: dict[str, Any], foreseen: Drawn) -> Any:
+                answer, names[:] = self._asked(key, observation, given, foreseen)
                 return answer
 
-            answer, asked = self._over(ask, key, observation, given, list(foreseen.values())), names
+            answer, asked = self._over(ask, key, observation, given, foreseen), names
         if asked:
             self.ahead.learn(asked)
         return answer if self.state.objective.lowered is None else raised(answer)
@@ -129,4 +134,4 @@ class Acting:
             with holding(state.objective, params, dict(buffers)):
                 return ask(*own)
 
-        return mapped(state.replicas, one, state.params, state.buffers, *args)
+        return self._all(one, *args)

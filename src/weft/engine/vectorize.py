@@ -15,12 +15,13 @@ from torch.utils import _pytree as pytree  # vmap's own: dictionaries and tuples
 
 from weft.core.trees import tree_map
 
-__all__ = ["Mapper", "VectorizationWarning", "blame", "in_chunks", "vectorized", "vectorizing"]
+__all__ = ["Mapper", "Repeated", "VectorizationWarning", "blame", "in_chunks", "vectorized", "vectorizing"]
 
 Result = TypeVar("Result")
 _depth = threading.local()
 # What has no rule of its own is looped over inside torch.vmap; docs/vectorized.md tells, not a warning at each run.
-torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+_functorch._set_vmap_fallback_warning_enabled(False)
 
 
 def vectorizing() -> bool:
@@ -48,14 +49,57 @@ def vectorized(function: Callable[..., Result], dims: int | tuple[int | None, ..
     mapped: Callable[..., Result] = torch.vmap(function, in_dims=dims)
 
     def run(*args: object) -> Result:
-        _depth.count = getattr(_depth, "count", 0) + 1
-        try:
-            with sdpa_kernel(SDPBackend.MATH):
-                return mapped(*args)
-        finally:
-            _depth.count -= 1
+        with _deeper(), sdpa_kernel(SDPBackend.MATH):
+            return mapped(*args)
 
     return run
+
+
+class _deeper:
+    """Within it something is vectorized."""
+
+    def __enter__(self) -> None:
+        _depth.count = getattr(_depth, "count", 0) + 1
+
+    def __exit__(self, *exc: object) -> None:
+        _depth.count -= 1
+
+
+class Repeated:
+    """`vectorized`, for calls that follow each other with their first arguments the same.
+
+    `torch.vmap` takes all arguments apart and marks every tensor as stacked, at each call; for a small net that costs
+    more than its forward. Here what stays the same is marked once. It is `torch.vmap` but for that, made of the parts
+    that PyTorch makes it of.
+
+    Args:
+        size: how many slices.
+        same: trees of tensors, stacked on their leading axes.
+
+    >>> twice = Repeated(3, {"w": torch.arange(3.0)})
+    >>> [twice(lambda same, x: same["w"] * x.sum(), torch.ones(3, n)).tolist() for n in (1, 2)]
+    [[0.0, 1.0, 2.0], [0.0, 2.0, 4.0]]
+    """
+
+    def __init__(self, size: int, *same: object) -> None:
+        self.size, self._same = size, same
+        self._level, self._marked = 0, same  # levels are counted from 1
+
+    def __call__(self, function: Callable[..., Result], *args: object) -> Result:
+        """The function of what stays the same, and of further arguments stacked likewise."""
+        level: int = _functorch._vmap_increment_nesting(self.size, "error")
+        try:
+            with _deeper():
+                if level != self._level:  # how deep it is called within others
+                    self._level, self._marked = level, self._mark(self._same, level)
+                answer: Any = function(*self._marked, *self._mark(args, level))
+            return pytree.tree_map(lambda t: _functorch._remove_batch_dim(t, level, self.size, 0), answer)
+        finally:
+            _functorch._vmap_decrement_nesting()
+
+    @staticmethod
+    def _mark(trees: tuple[object, ...], level: int) -> tuple[object, ...]:
+        return tuple(tree_map(lambda t: _functorch._add_batch_dim(t, 0, level), tree) for tree in trees)
 
 
 def in_chunks(function: Callable[..., Result], args: Sequence[object], size: int, chunk: int) -> Result:

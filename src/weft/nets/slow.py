@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from weft.core.legal import Legal, Number, Such, Whole, check
 from weft.engine.holding import holding
@@ -59,16 +60,17 @@ class SlowCopy(nn.Module):
 
     def follow(self, net: nn.Module) -> None:
         """One step towards a net, in training."""
-        clock: Tensor = self.clock
+        clock, self.clock = self.clock, self.clock + 1
+        if not clock.is_cuda and not is_functorch_wrapped_tensor(clock) and int(clock) % self.every:
+            return  # to look at one number costs less than to move by nothing
         rate = torch.where(clock == 0, 1.0, torch.where(clock % self.every == 0, self.rate, 0.0))
         for name, now in _tensors(net).items():
             own = name.replace(".", "__")
             slow, now = getattr(self, own), now.detach()
-            if slow.is_floating_point():
+            if slow.is_floating_point() and self.rate < 1.0:
                 setattr(self, own, torch.where(rate == 1.0, now, slow + rate.to(slow.dtype) * (now - slow)))
             else:
                 setattr(self, own, torch.where(rate > 0.0, now, slow))
-        self.clock = clock + 1
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         shape: nn.Module = self.__dict__["_shape"]
