@@ -11,7 +11,7 @@ from _finite import all_ways, expected_return, process
 from torch import Tensor
 
 from weft import Learner
-from weft.bench.claims import Claim, Mutant, Report
+from weft.bench.claims import Claim, Mutant, Report, mean_of
 from weft.bench.pictures import BLUE, ORANGE
 from weft.core.random import fold, gauss, key_of, unit
 from weft.core.source import Field
@@ -70,6 +70,7 @@ class PolicyTheorem(Claim):
         report.worst(f"visits times change times q, worst of {len(seeds)}", by_visits, most=1e-9)
         far = {"reference": "not 0", "least": 0.05, "exact": True}
         report.figure(f"the same with reach, nearest of {len(seeds)}", by_reach.min(), **far)
+        report.figure("the same with reach, mean", mean_of(by_reach))
 
         off = [enumerated(seed) for seed in report.each(seeds, "all trajectories")]
         told = {name: np.array([one[name] for one in off]) for name in off[0]}
