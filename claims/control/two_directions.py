@@ -44,8 +44,8 @@ class TwoDirections(Claim):
         "Over all actions the optimum is exact: 1e-5 in each probability, as far as L-BFGS goes in double precision. "
         "Learned from actions that were drawn, the largest error of 15 probabilities at most .06 (thousands of draws "
         "of a state tell one within about .01). TRPO's KL at most its radius, and its step p exp(R / cost), but for "
-        "rounding and damping (1e-5). To first order in the step the directions agree, so what sets them apart, over the "
-        "step's own length, falls like the length: a slope of 1/2 in the radius, within .1."
+        "rounding and damping (1e-5). To first order in the step the directions agree, so what sets them apart, over "
+        "the step's own length, falls like the length: a slope of 1/2 in the radius, within .1."
     )
     quick = {"seeds": 5, "envs": 32, "length": 64, "steps": 100}
     full = {"seeds": 10, "envs": 64, "length": 64, "steps": 300}
