@@ -23,6 +23,7 @@ from weft.bench.claims import (
     claims_folder,
     combinations,
     exponents,
+    interquartile_of,
     judge,
     last,
     least_losses,
@@ -123,6 +124,32 @@ def test_intervals_cover_the_truth(estimate, truth):
     assert 0.93 <= np.mean(inside) <= 0.99
 
 
+FAILS = {"none": 0.0, "a tenth": 0.1, "three tenths": 0.3}
+
+
+@pytest.mark.parametrize("share", FAILS.values(), ids=FAILS)
+@pytest.mark.parametrize("kind", ["normal", "exponential"])
+def test_the_interval_of_an_interquartile_mean_covers_the_truth(kind, share):
+    """Of 10 replicas, some of which fail altogether, twenty deviations below the others."""
+    rng = np.random.default_rng(1)
+
+    def draw(*shape):
+        return getattr(rng, f"standard_{kind}")(shape) - 20.0 * (rng.random(shape) < share)
+
+    truth = np.sort(draw(1_000_000))[250_000:750_000].mean()
+    found = [interquartile_of(row) for row in draw(400, 10)]
+    assert np.mean([one.interval[0] <= truth <= one.interval[1] for one in found]) >= 0.93
+    assert abs(np.mean([one.value for one in found]) - truth) < 0.5 + 5 * share
+
+
+def test_an_interquartile_mean_leaves_a_quarter_out_at_either_end():
+    assert interquartile_of([0.0, 1.0, 2.0, 30.0]) == (1.5, None, 4)
+    assert interquartile_of([*[500.0] * 9, 0.0]).value == 500.0
+    assert interquartile_of([*[500.0] * 9, 0.0]).interval[0] < 500.0, "another draw of seeds may have had more of those"
+    assert interquartile_of([500.0] * 10).interval == (500.0, 500.0)
+    assert "an interquartile mean's 8" in interquartile_of([1.0] * 7).lacks
+
+
 def test_the_interval_over_seeds_and_points_covers_the_truth():
     rng = np.random.default_rng(0)
     inside = []
@@ -196,13 +223,13 @@ def test_a_number_without_an_interval_is_judged_only_where_it_is_called_exact():
 def test_a_figure_keeps_every_score_and_is_judged_anew_by_them():
     report = Report()
     scores = [1.0, 2.0, 3.0, 4.0]
-    for estimate in (mean_of, median_of):
+    for estimate in (mean_of, median_of, interquartile_of):
         report.figure(estimate.__name__, estimate(scores), least=1.5)
     report.figure("share", share_of([True, False, True]), unit="%", most=10)
     report.figure("table", mean_over([[1.0, 2.0], [3.0, 4.0]]), least=0)
     found = report.figures
-    assert [f["scores"] for f in found] == [scores, scores, [1.0, 0.0, 1.0], [1.5, 3.5]]
-    assert [f["by"] for f in found] == ["mean_of", "median_of", "share_of", "mean_over"]
+    assert [f["scores"] for f in found] == [scores, scores, scores, [1.0, 0.0, 1.0], [1.5, 3.5]]
+    assert [f["by"] for f in found] == ["mean_of", "median_of", "interquartile_of", "share_of", "mean_over"]
     for figure in found:
         assert anew(figure) == figure
         again = anew({**figure, "interval": None, "verdict": "holds", "measured": 0.0})

@@ -29,7 +29,16 @@ from weft.core.lazy import flat
 
 if TYPE_CHECKING:
     from weft.bench.claims.claim import SCALES, Claim, Mutant, altered
-    from weft.bench.claims.estimates import Estimate, exponents, mean_of, mean_over, median_of, resampled, share_of
+    from weft.bench.claims.estimates import (
+        Estimate,
+        exponents,
+        interquartile_of,
+        mean_of,
+        mean_over,
+        median_of,
+        resampled,
+        share_of,
+    )
     from weft.bench.claims.folder import FORMAT, Listed, claims_folder, last, listed, load, since
     from weft.bench.claims.judging import Figure, anew, shown, verdict_of
     from weft.bench.claims.replicas import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypedDict
 
-from weft.bench.claims.estimates import Estimate, Margins, mean_of, median_of, over, share_of
+from weft.bench.claims.estimates import Estimate, Margins, interquartile_of, mean_of, median_of, over, share_of
 
 if TYPE_CHECKING:
     from weft.core.values import Json
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 HOLDS, FAILS, NOT_SETTLED, NOT_RUN = "holds", "fails", "not settled", "not run at this scale"
-ESTIMATES = {estimate.__name__: estimate for estimate in (mean_of, median_of, share_of)}
+ESTIMATES = {estimate.__name__: estimate for estimate in (interquartile_of, mean_of, median_of, share_of)}
 
 
 class Figure(TypedDict):
