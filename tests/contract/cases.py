@@ -37,6 +37,7 @@ from weft.objectives import (
     PPO,
     RBM,
     REINFORCE,
+    REPS,
     SAC,
     TD,
     TD3,
@@ -663,6 +664,12 @@ OBJECTIVES = {
     ),
     "ppo": Case(
         lambda net: PPO(hidden=(16,)),
+        source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=8, length=10),
+        steps=60,
+        settings={"optimizer": Optimizer("adam", lr=0.02)},
+    ),
+    "reps": Case(
+        lambda net: REPS(hidden=(16,)),
         source=lambda kind: Segments([corridor(), corridor()] if kind == "groups" else corridor(), envs=8, length=10),
         steps=60,
         settings={"optimizer": Optimizer("adam", lr=0.02)},

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weft.objectives.control.mpc import MPC
     from weft.objectives.control.ppo import PPO
     from weft.objectives.control.reinforce import REINFORCE
+    from weft.objectives.control.reps import REPS
     from weft.objectives.control.sac import SAC
     from weft.objectives.control.tabular.backward_induction import BackwardInduction
     from weft.objectives.control.tabular.epsilon_greedy import EpsilonGreedy

@@ -29,17 +29,19 @@ class PPO(ActorCritic):
         near = clip:       actor = - min(r A, clip(r, 1 - eps, 1 + eps) A)
         near = none:       actor = - r A, for a strategy that keeps near itself (TrustRegion)
         near = penalty:    actor = - r A + beta KL(pi_played(. | s) || pi(. | s)),   the same beta throughout
+        near = reverse:    actor = - r A + beta KL(pi(. | s) || pi_played(. | s)), least at pi_played exp(A / beta)
         near = adaptive:   after each segment beta is halved where the mean KL is below target / 1.5, and doubled where
                            it is above 1.5 target
 
-    with generalized advantages A, standardized over the segment, and goals R = A + V(s) of the critic's.
+    with generalized advantages A, standardized over the segment, and goals R = A + V(s) of the critic's. `REPS` learns
+    the policy at which `reverse` is least by likelihoods.
 
     Args:
         policy, critic: nets with outputs for the actions and for one value; None for MLPs of tanh.
         hidden: hidden widths of the MLPs.
-        near: `clip`, `penalty`, `adaptive` or `none`.
+        near: `clip`, `penalty`, `reverse`, `adaptive` or `none`.
         eps: of the clipped ratio.
-        beta: of the penalty; where it adapts, at the beginning.
+        beta: of a penalty; where it adapts, at the beginning.
         target: the KL that an adaptive penalty is to lead to, in nats; told on the states of the next segment.
         discount: of later rewards.
         trace: lambda of the advantages.
@@ -69,7 +71,7 @@ class PPO(ActorCritic):
     carried: tuple[str, ...] = ()
     optimizer = Optimizer("adam", lr=3e-4, eps=1e-5)
     legal: ClassVar[dict[str, Legal]] = {
-        "near": Choice("clip", "penalty", "adaptive", "none"),
+        "near": Choice("clip", "penalty", "reverse", "adaptive", "none"),
         "eps": Number(0, ends="()"),
         "beta": Number(0),
         "target": Number(0, ends="()"),
@@ -152,6 +154,8 @@ class PPO(ActorCritic):
             return -torch.minimum(ratio * gain, ratio.clamp(1 - self.eps, 1 + self.eps) * gain)
         if self.near == "none":
             return -ratio * gain
+        if self.near == "reverse":
+            return -ratio * gain + self.beta * self.law.kl(parts["told"], batch["told"])
         beta = self.strength if self.near == "adaptive" else self.beta
         return -ratio * gain + beta * self.law.kl(batch["told"], parts["told"])
 
