@@ -4,6 +4,7 @@ import json
 import os
 import re
 import textwrap
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -341,6 +342,7 @@ def drawing(name="one"):
 
 def test_a_picture_is_one_svg_that_links_to_nothing():
     text = drawing()
+    own = f"p{zlib.crc32(b'one'):08x}-"
     root = ElementTree.fromstring(text)
     assert root.tag.endswith("svg")
     assert root.find("{http://www.w3.org/2000/svg}title").text == 'less < more & "so"'
@@ -349,14 +351,27 @@ def test_a_picture_is_one_svg_that_links_to_nothing():
     for element in root.iter():
         for name, value in element.attrib.items():
             if name.endswith("href"):
-                assert value.startswith(("#one-", "data:image/png"))
+                assert value.startswith((f"#{own}", "data:image/png"))
             if name == "id":
-                assert value.startswith("one-")
+                assert value.startswith(own)
             for target in re.findall(r"url\((.*?)\)", value):
-                assert target.startswith("#one-")
+                assert target.startswith(f"#{own}")
     assert text == drawing(), "the same picture is the same text"
     ids = [set(re.findall(r'id="([^"]+)"', drawing(name))) for name in ("one", "two")]
     assert not ids[0] & ids[1]
+
+
+def test_many_marks_take_few_bytes():
+    rng = np.random.default_rng(0)
+    with canvas(size=(4, 2)) as (figure, ax):
+        ax.scatter(*rng.normal(size=(2, 2000)), s=6, alpha=0.5, linewidth=0)
+        ax.plot(*rng.normal(size=(2, 300)), "s", markersize=3)
+        ax.plot(np.linspace(-2, 2, 5000), np.zeros(5000))
+        text = svg(figure, name="many", alt="marks")
+    assert len(text) < 60_000
+    assert text.count("h0") == 2000, "every dot is there"
+    assert text.count("<path") > 2000 / 40, "in layers, so that they add up where they overlap"
+    assert text.count("<use") >= 300, "squares stay squares"
 
 
 # --- files --------------------------------------------------------------------------------------------

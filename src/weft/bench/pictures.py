@@ -1,7 +1,7 @@
 """Pictures as SVG: text stays text, there is no background, and the colours read on light and on dark pages.
 
 A picture may be shown as a file or be put into a page together with others, so it has no prologue, links to
-nothing, and every id in it begins with the picture's name.
+nothing, and every id and class in it begins with a digest of the picture's name.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import html
 import io
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from weft.bench.compact import compact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,6 +66,7 @@ _STYLE: Any = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "path.simplify": True,
+    "path.simplify_threshold": 0.4,
 }
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', sans-serif"
 
@@ -94,7 +98,7 @@ def svg(figure: Figure, *, name: str, alt: str) -> str:
 
     Args:
         figure: a matplotlib figure.
-        name: what ids begin with; the same picture is the same text.
+        name: ids begin with its digest; the same picture is the same text.
         alt: what it shows, for those who do not see it.
 
     >>> with canvas(size=(2, 1)) as (figure, ax):
@@ -112,9 +116,11 @@ def svg(figure: Figure, *, name: str, alt: str) -> str:
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    short = f"p{zlib.crc32(name.encode()):08x}"
     for before in ('id="', 'href="#', "url(#"):
-        text = text.replace(before, f"{before}{name}-")
+        text = text.replace(before, f"{before}{short}-")
     text = text.replace("'DejaVu Sans', sans-serif", _FONTS).replace("'DejaVu Sans'", _FONTS)
+    text = compact(text, short)
     head, rest = text.split(">", 1)
     return f'{head} role="img">\n <title>{html.escape(alt, quote=False)}</title>{rest}'
 
