@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BLUE", "GREEN", "INK", "ORANGE", "PINK", "SOFT", "blank", "canvas", "note", "ramp", "svg"]
 
-# Each has a contrast of about 3 or more on white and on near-black; INK, for text, of more than 4.
+# Each has a contrast of about 3 or more on white and on near-black. What is drawn in INK, text above all, is dark on a
+# light page and light on a dark one, with a contrast of 8 or more.
 BLUE, ORANGE, GREEN, PINK = "#2f82d0", "#dd7a1f", "#1f9968", "#cc4f8d"
 INK, SOFT = "#757b85", "#8d939c"
 
@@ -68,6 +69,7 @@ _STYLE: Any = {
     "path.simplify": True,
     "path.simplify_threshold": 0.4,
 }
+_DARK, _LIGHT = "#454b54", "#b9bfc8"
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', sans-serif"
 
 
@@ -120,9 +122,11 @@ def svg(figure: Figure, *, name: str, alt: str) -> str:
     for before in ('id="', 'href="#', "url(#"):
         text = text.replace(before, f"{before}{short}-")
     text = text.replace("'DejaVu Sans', sans-serif", _FONTS).replace("'DejaVu Sans'", _FONTS)
-    text = compact(text, short)
+    text = compact(text.replace(f": {INK}", ": var(--ink)"), short)
     head, rest = text.split(">", 1)
-    return f'{head} role="img">\n <title>{html.escape(alt, quote=False)}</title>{rest}'
+    inks = f".{short}{{--ink:{_DARK}}}@media(prefers-color-scheme:dark){{.{short}{{--ink:{_LIGHT}}}}}"
+    told = f"<title>{html.escape(alt, quote=False)}</title><style>{inks}</style>"
+    return f'{head} role="img" class="{short}">\n {told}{rest}'
 
 
 def ramp(*colours: str) -> LinearSegmentedColormap:
