@@ -1,11 +1,11 @@
 """CartPole by PPO and by DQN: seconds of training for each agent, beside stable-baselines3 and beside bare loops.
 
-PPO learns for 100,000 steps and DQN for 50,000, by the settings of RL Baselines3 Zoo on all sides (PPO's clip is the same
-throughout, on all sides). Weft trains one agent, and 64 at once as replicas; in its own world of tensors, and in
-gymnasium's ("CartPole-v1"), which is the peer's. The peer trains one agent in its best way: on as many threads as
-are quickest, which is tried; and, to fill the machine, one agent on each core at the same time. The bare loops are
-PyTorch over the same tensors, the best that we know to write by hand, for one agent; they look after nothing else. What
-each agent has learned is told as well: the mean return of 100 fresh episodes by the best action.
+PPO learns for 100,000 steps and DQN for 50,000, by the settings of RL Baselines3 Zoo on all sides (but that PPO's clip
+stays as it is, on all sides). Weft trains one agent, and 64 at once as replicas; in its own world of tensors, and in
+gymnasium's ("CartPole-v1"), which is the peer's. The peer trains one agent in its best way: on as many threads as are
+quickest, which is tried; and, to fill the machine, one agent on each core at the same time. The bare loops are PyTorch
+over the same tensors, the best that we know to write by hand, for one agent; they look after nothing else. What each
+agent has learned is told as well: the mean return of 100 fresh episodes by the best action.
 
     python benchmarks/agents.py [ppo dqn] [--peers PYTHON] [--out FILE] [--share SHARE] [--only TEXT]
 

@@ -69,6 +69,7 @@ from weft.objectives import (
     LinearProgram,
     Mixture,
     NaiveBayes,
+    NeuralBandit,
     NeuralBelief,
     PixelCNN,
     PixelRNN,
@@ -351,7 +352,7 @@ def worth_more(learner):
 
 def found_an_arm(learner):
     """More is earned than by any arm."""
-    contexts = {"contexts": 2} if type(learner.objective_) is LinearBandit else {}
+    contexts = {"contexts": 2} if type(learner.objective_) in (LinearBandit, NeuralBandit) else {}
     return bool(learner.evaluate(Bandits(3, horizon=60, spread=2.0, pays="optimal", **contexts), 200).mean > 60 / 3 + 8)
 
 
@@ -693,6 +694,7 @@ OBJECTIVES = {
     "gradient-bandit": with_arms(lambda net: GradientBandit()),
     "thompson": with_arms(lambda net: Thompson()),
     "linear-bandit": with_arms(lambda net: LinearBandit(explore="thompson"), contexts=2),
+    "neural-bandit": with_arms(lambda net: NeuralBandit(hidden=(4,)), contexts=2),
     "reinforce": Case(
         lambda net: REINFORCE(hidden=(16,)),
         source=lambda kind: Rollouts([corridor(), corridor()] if kind == "groups" else corridor(), envs=16),

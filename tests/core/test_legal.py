@@ -92,7 +92,7 @@ TAKES = {
         *("SGLD.temperature", "SGLD.draws", "SGLD.start", "LBFGS.history", "LBFGS.trials"),
         *("DQN.discount", "DQN.temperature", "SAC.discount", "SAC.temperature", "SAC.entropy"),
         *("TD3.discount", "TD3.jitter", "TD3.most", "TD3.noise", "Dyna.imagined"),
-        *("EpsilonGreedy.epsilon", "EpsilonGreedy.initial", "UCB.confidence", "TD.initial", "LinearBandit.width"),
+        *("EpsilonGreedy.epsilon", "EpsilonGreedy.initial", "UCB.confidence", "TD.initial", "*Bandit.width"),
         *("TDControl.epsilon", "TDControl.initial"),
         *("Histogram.tails", "LDA.tolerance"),
         *("*VAE.beta", "*VAE.warm_up", "*VAE.free_bits", "*VAE.target_rate"),

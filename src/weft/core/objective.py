@@ -5,7 +5,7 @@ The file is long as it is one idea: whatever an objective may say of itself stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from types import MappingProxyType
@@ -478,6 +478,11 @@ class Objective(Configured, nn.Module):
         if self.players:
             return {f"{player}_loss": self(batch, player).losses for player in self.players}
         return {"loss": self(batch).losses}
+
+    def warns(self, records: Sequence[Mapping[str, Any]]) -> str | None:
+        """What whoever has trained it should know at the end, by what was recorded: measures and step (with replicas an
+        array of each, a number for every one)."""
+        return None
 
     def capabilities(self) -> dict[str, Capability]:
         """The methods that a Learner offers once trained."""

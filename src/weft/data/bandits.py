@@ -26,7 +26,7 @@ class Bandits:
         rewards "normal"      means ~ N(centre, spread^2), rewards ~ N(mean, noise^2)
         rewards "bernoulli"   means uniform in [0, 1], rewards 1 with that probability, else 0
         contexts d            a context c_t ~ N(0, I) for each step; the mean of an arm is w_arm c_t, where
-                              w_arm ~ N(0, spread^2 I / d)
+                              w_arm ~ N(0, spread^2 I / d); with curve "square" it is (w_arm c_t)^2
 
     What a policy sees is always the reward. What is paid to it, so that returns count that, may be another thing that a
     policy is judged by: the mean of the arm that was chosen, the regret (the best mean less that), or whether it was
@@ -40,6 +40,7 @@ class Bandits:
         noise: of a normal reward.
         walk: by how much (standard deviation) each mean moves at every step.
         contexts: numbers that are seen of each step, and decide what the arms are worth.
+        curve: `linear` or `square`: how they do.
         pays: `reward`, `mean`, `regret` or `optimal`.
         horizon: steps of an episode.
 
@@ -66,6 +67,7 @@ class Bandits:
         noise: float = 1.0,
         walk: float = 0.0,
         contexts: int = 0,
+        curve: str = "linear",
         pays: str = "reward",
         horizon: int = 1000,
     ) -> None:
@@ -75,6 +77,7 @@ class Bandits:
         for name, value in (("spread", spread), ("noise", noise), ("walk", walk)):
             Number(0).check(value, f"Bandits' {name}")
         Whole(0).check(contexts, "Bandits' contexts")
+        Choice("linear", "square").check(curve, "Bandits' curve")
         Choice(*PAYS).check(pays, "Bandits' pays")
         Whole(1).check(horizon, "Bandits' horizon")
         if rewards == "bernoulli" and (walk or contexts or centre or spread != 1 or noise != 1):
@@ -88,8 +91,13 @@ class Bandits:
                 f"expected no walk and no centre beside contexts, which decide what arms are worth, got walk={walk:g}, "
                 f"centre={centre:g} and contexts={contexts}"
             )
+        if curve != "linear" and not contexts:
+            raise ValueError(
+                f"expected contexts beside curve={curve!r}, which says how they decide what arms are worth, got none; "
+                "give contexts=..."
+            )
         self.arms, self.rewards, self.centre, self.spread, self.noise = arms, rewards, centre, spread, noise
-        self.walk, self.contexts, self.pays, self.horizon = walk, contexts, pays, horizon
+        self.walk, self.contexts, self.curve, self.pays, self.horizon = walk, contexts, curve, pays, horizon
         self.observation = Field((arms + 1 + contexts,), torch.float32)
         self.action = Field((), torch.int64, classes=arms)
 
@@ -109,7 +117,8 @@ class Bandits:
     def means(self, position: dict[str, Tensor]) -> Tensor:
         """What each arm is worth, (n, arms)."""
         if self.contexts:
-            return (position["arms"] @ position["context"].unsqueeze(-1)).squeeze(-1)
+            told = (position["arms"] @ position["context"].unsqueeze(-1)).squeeze(-1)
+            return told.square() if self.curve == "square" else told
         return position["arms"]
 
     def step(

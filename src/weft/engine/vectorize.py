@@ -20,7 +20,7 @@ __all__ = ["Mapper", "Repeated", "VectorizationWarning", "blame", "in_chunks", "
 Result = TypeVar("Result")
 _depth = threading.local()
 # What has no rule of its own is looped over inside torch.vmap; docs/vectorized.md tells, not a warning at each run.
-_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+_functorch: Any = torch._C._functorch
 _functorch._set_vmap_fallback_warning_enabled(False)
 
 

@@ -363,9 +363,10 @@ def train_all(
         if state.step < state.origin + plan.steps and not state.diverged:
             known = Known(state.step, source.epoch, phase.task, phase.once, source.extent)
             _warn(engine.strategy, known, plan, source, said)
-        if (text := source.warns(state)) is not None and text not in said:
-            said.add(text)
-            warnings.warn(text, stacklevel=6)
+        for text in (source.warns(state), engine.objective.warns(phase.runs[i].records)):
+            if text is not None and text not in said:
+                said.add(text)
+                warnings.warn(text, stacklevel=6)
         if phase.task is not None:
             engine.consolidate(state, source, phase.task)
         phase.runs[i].done = True

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.objectives.control.tabular.gradient_bandit import GradientBandit
     from weft.objectives.control.tabular.linear_bandit import LinearBandit
     from weft.objectives.control.tabular.linear_program import LinearProgram
+    from weft.objectives.control.tabular.neural_bandit import NeuralBandit
     from weft.objectives.control.tabular.policy_evaluation import PolicyEvaluation
     from weft.objectives.control.tabular.policy_iteration import PolicyIteration
     from weft.objectives.control.tabular.td import TD

@@ -250,7 +250,7 @@ class Replay(Playing):
         index = (torch.arange(count - kept, count, device=state.device) + filled) % self.capacity
         for name, value in steps.items():
             memory = tree["memory"][name]
-            memory.index_copy_(axis, index, value.narrow(axis, count - kept, kept).to(memory.dtype))
+            memory.index_copy_(axis, index, value.narrow(axis, count - kept, kept))
         if self.priority:
             most = tree["priority"].amax(-1, keepdim=True)
             tree["priority"].index_copy_(axis, index, torch.where(most > 0, most, 1.0).expand(*most.shape[:-1], kept))

@@ -137,7 +137,7 @@ class Segments(Playing):
     def _turn(self, state: State, turn: int) -> Batch:
         """The rows of one update of a segment, by its number."""
         parts, tree = self._parts(state.objective), dict(state.source)
-        if turn % parts == 0:
+        if turn % parts == 0 and parts > 1:
             tree["order"] = self._order(state, tree["segment"])
         tree["turn"] = torch.full_like(tree["turn"], (turn + 1) % (parts * self.passes))
         state.source = tree
@@ -153,10 +153,10 @@ class Segments(Playing):
 
     def _part(self, tree: SourceState, part: int, parts: int) -> Batch:
         """So many rows of a segment, by their order in this pass."""
+        if parts == 1:
+            return dict(tree["segment"])
         order: Tensor = tree["order"]
         size = order.shape[-1] // parts
-        if parts == 1 and self.passes == 1:
-            return dict(tree["segment"])
         index = order[..., part * size : (part + 1) * size]
         return tree_map(lambda t: taken(t, index), dict(tree["segment"]))
 

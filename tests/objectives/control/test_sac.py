@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -317,6 +318,24 @@ def test_a_temperature_that_runs_away_speaks():
     message = r"diverged at step \d+: the loss of 'temperature' .*has run away.*set a lower entropy \(entropy=...\), or"
     with pytest.raises(Diverged, match=message):
         learner.fit(Replay(Pendulum(), **SMALL))
+
+
+@pytest.mark.parametrize("many", [{}, {"replicas": 2}], ids=str)
+def test_a_temperature_that_is_about_to_run_away_warns(many):
+    """A training that ends before the loss does says since when, and what to set; not where the entropy is kept."""
+    fast = {"temperature": Optimizer("adam", lr=0.3)}
+    settings = {"steps": 25, "optimizer": fast, "random_state": 0, "every": 1, **many}
+    message = (
+        r"keeps -1 nats of entropy, got -4.* above 100 since step 1\d and runs away: set a lower entropy \(entropy="
+    )
+    with pytest.warns(UserWarning, match=message):
+        Learner(SAC(Narrow, hidden=(8,)), **settings).fit(Replay(Pendulum(), **SMALL))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Learner(SAC(Narrow, hidden=(8,), temperature=0.2), **{**settings, "optimizer": None}).fit(
+            Replay(Pendulum(), **SMALL)
+        )
+        Learner(SAC(Narrow, hidden=(8,), entropy=-15.0), **settings).fit(Replay(Pendulum(), **SMALL))
 
 
 @pytest.mark.turns("src/weft/objectives/control/*", "src/weft/sources/replay.py")

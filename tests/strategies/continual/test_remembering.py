@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from weft import Classifier, Optimizer
+from weft import Classifier, Learner, Optimizer
+from weft.data import CartPole
+from weft.objectives import DQN, PPO
 from weft.strategies import AGEM, ERM, EWC, MAS, L2Anchor, Replay, SynapticIntelligence
 
 X, Y = load_digits(return_X_y=True)
@@ -35,3 +37,13 @@ def test_it_remembers(strategy, naive):
     first, second = learned(strategy)
     assert first > naive[0] + 0.02, (first, naive)
     assert second > naive[1] - 0.15, (second, naive)
+
+
+@pytest.mark.parametrize("strategy", [Replay(), AGEM()], ids=lambda s: type(s).__name__)
+def test_rows_that_a_policy_was_credited_for_are_not_remembered(strategy):
+    """PPO's ratio makes the rows of the last segment right; those of an earlier task are another policy's."""
+    with pytest.raises(ValueError, match=r"a row's credit is of the policy and the critic that played it"):
+        Learner(PPO(hidden=(4,)), strategy=strategy, steps=1).fit("cart-pole", task="first")
+    Learner(DQN(hidden=(4,)), strategy=strategy, steps=1).fit(
+        DQN().plays(CartPole(), start=64, batch_size=8), task="first"
+    )

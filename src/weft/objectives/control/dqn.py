@@ -17,7 +17,7 @@ from weft.core.random import categorical
 from weft.core.source import Batch, Spec
 from weft.nets import SlowCopy
 from weft.nets.make import NET, NetLike, make_net
-from weft.objectives.control.steps import earned, step_fields
+from weft.objectives.control.steps import actions_of, earned, step_fields
 from weft.sources.playing import Worlds
 from weft.sources.replay import Replay
 
@@ -132,14 +132,7 @@ class DQN(Objective):
             )
         self.fields = step_fields(spec)
         self._masked = "legal" in spec
-        actions = spec["action"].classes
-        if actions is None:
-            kind = "rows of choices" if spec["action"].choices else "numbers"
-            fix = "PPO takes rows of choices" if spec["action"].choices else "SAC and TD3 take numbers"
-            raise ValueError(
-                f"expected finitely many actions for DQN, which tells what each of them is worth, got {kind} of shape "
-                f"{spec['action'].shape}; {fix}"
-            )
+        actions = actions_of(spec, "DQN")
         self.net = make_net(self.net, spec["observation"], actions + self.dueling, hidden=self.hidden)
         self.target = SlowCopy(self.net, rate=self.rate, every=self.renew)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +27,8 @@ from weft.sources.replay import Replay
 __all__ = ["SAC"]
 
 NARROWEST, WIDEST = -20.0, 2.0  # log deviations, as in the authors' code
-MOST = 1e5  # a temperature beyond it has run away
+HOT, MOST = 100.0, 1e5  # a temperature that stays above the first without effect, or reaches the other, has run away
+MEND = "set a lower entropy (entropy=...), or the temperature itself (temperature=0.2)"
 DRAWS = 32
 
 
@@ -74,8 +76,7 @@ class SAC(Objective):
     optimizer = Optimizer("adam", lr=3e-4)
     remedies = MappingProxyType(
         {
-            "temperature": "the temperature has run away, as the policy cannot keep so much entropy: set a lower "
-            "entropy (entropy=...), or the temperature itself (temperature=0.2)"
+            "temperature": f"the temperature has run away, as the policy cannot keep so much entropy: {MEND}",
         }
     )
     legal = {
@@ -229,6 +230,21 @@ class SAC(Objective):
         _, log = self._soft(self.critics, batch["observation"], batch.get("legal"), "action")
         alpha = torch.as_tensor(self._alpha(), dtype=worth.dtype, device=worth.device)
         return {**super().measure(batch), "entropy": -log, "temperature": alpha, "q": worth}
+
+    def warns(self, records: Sequence[Mapping[str, Any]]) -> str | None:
+        """That the temperature rises and rises, and the policy does not keep what it is to keep."""
+        since: tuple[int, int] | None = None
+        for record in records if "temperature" in self.players else ():
+            alpha, entropy = (np.atleast_1d(record[name]) for name in ("temperature", "entropy"))
+            hot = (alpha > HOT) & (entropy < self._kept)
+            since = (since or (record["step"], int(hot.argmax()))) if hot.any() else None
+        if since is None:
+            return None
+        alpha, entropy = (np.atleast_1d(records[-1][name])[since[1]] for name in ("temperature", "entropy"))
+        return (
+            f"expected a policy that keeps {self._kept:g} nats of entropy, got {entropy:.3g} at a temperature of "
+            f"{alpha:.3g}, which is above {HOT:g} since step {since[0]} and runs away: {MEND}"
+        )
 
     # --- what it does ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from weft.core.source import Batch, Spec
 
-__all__ = ["earned", "step_fields"]
+__all__ = ["actions_of", "earned", "step_fields"]
 
 
 def step_fields(spec: Spec | None = None) -> tuple[str, ...]:
@@ -49,3 +49,18 @@ def earned(batch: Batch, discount: float) -> tuple[Tensor, Tensor]:
     rewards = batch["rewards"]
     weight = discount ** torch.arange(rewards.shape[-1], device=rewards.device, dtype=rewards.dtype)
     return (rewards * weight).sum(-1), discount ** batch["steps"].to(rewards.dtype) * goes_on
+
+
+def actions_of(spec: Spec, name: str) -> int:
+    """How many actions there are, for an objective that tells each of them apart; raises where there is no end of them.
+
+    >>> from weft.core.source import Field
+    >>> actions_of({"action": Field((), torch.int64, classes=3)}, "DQN")
+    3
+    """
+    action = spec["action"]
+    if action.classes is not None:
+        return action.classes
+    kind = "rows of choices" if action.choices else "numbers"
+    fix = "PPO takes rows of choices" if action.choices else "PPO, SAC and TD3 take numbers"
+    raise ValueError(f"expected finitely many actions for {name}, got {kind} of shape {action.shape}; {fix}")

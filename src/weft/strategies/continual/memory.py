@@ -41,6 +41,11 @@ class Remembering(Strategy):
                 "a policy's gradient is an average over its own trajectories, and those remembered are an earlier "
                 "policy's"
             )
+        if objective.credits:
+            return (
+                "a row's credit is of the policy and the critic that played it, A = q - v of that policy, and those "
+                "remembered were played by an earlier one"
+            )
         return super().refuses(objective)
 
     def init(self, params: Params) -> StrategyState:

@@ -447,9 +447,12 @@ def test_what_cannot_be_learned_from_is_refused():
     with pytest.raises(ValueError, match="TDControl learns from what the current policy does, got Replay"):
         Learner(TDControl(target="sarsa"), steps=1).fit(Replay(walk()))
     for make in (TD, TDControl):
-        with pytest.raises(ValueError, match="finitely many actions"):
+        message = rf"expected finitely many actions for {make.__name__}, got numbers of shape \(1,\); PPO, SAC"
+        with pytest.raises(ValueError, match=message):
             Learner(make(), steps=1).fit(Segments(Pendulum(), envs=2, length=2))
-    with pytest.raises(ValueError, match="expected whole episodes with finitely many actions for TrueOnlineTD"):
+    with pytest.raises(ValueError, match="expected finitely many actions for TrueOnlineTD, got numbers"):
+        Learner(TrueOnlineTD()).fit(Rollouts(Pendulum(), envs=2))
+    with pytest.raises(ValueError, match="expected whole episodes for TrueOnlineTD, got rows of observation, action"):
         Learner(TrueOnlineTD()).fit(Segments(walk()))
 
 

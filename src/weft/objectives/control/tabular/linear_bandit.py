@@ -10,7 +10,7 @@ from weft.core.legal import Choice, Number
 from weft.core.random import normal
 from weft.objectives.control.tabular.bandit import Bandit, Memory, evenly_among_the_best
 
-__all__ = ["LinearBandit"]
+__all__ = ["LinearBandit", "explored"]
 
 
 class LinearBandit(Bandit):
@@ -69,10 +69,15 @@ class LinearBandit(Bandit):
     def scores(self, memory: Memory, context: Tensor) -> Tensor:
         turned = (memory["inverse"] @ context.unsqueeze(-2).unsqueeze(-1)).squeeze(-1)
         mean = (turned * memory["sum"]).sum(-1)
-        spread = self.width * (turned * context.unsqueeze(-2)).sum(-1).clamp_min(0.0).sqrt()
-        if self.explore == "thompson":
-            spread = spread * normal(spread.shape, place="belief", dtype=spread.dtype)
-        return evenly_among_the_best(mean + spread)
+        return explored(self.explore, mean, self.width, (turned * context.unsqueeze(-2)).sum(-1))
 
     def chose(self, memory: Memory, context: Tensor) -> Memory:
         return {"context": context}
+
+
+def explored(explore: str, mean: Tensor, width: float, square: Tensor) -> Tensor:
+    """The logits of a choice, `ucb` or `thompson`, among arms of which mean and s^2 are known, (n, arms)."""
+    spread = width * square.clamp_min(0.0).sqrt()
+    if explore == "thompson":
+        spread = spread * normal(spread.shape, place="belief", dtype=spread.dtype)
+    return evenly_among_the_best(mean + spread)

@@ -14,6 +14,7 @@ from weft.core.optimizer import Optimizer
 from weft.core.random import categorical
 from weft.core.source import Batch, Source, Spec
 from weft.nets.make import NET, NetLike
+from weft.objectives.control.steps import actions_of
 from weft.objectives.control.tabular.given import POLICY, Given, probabilities_of, refuse_table
 from weft.objectives.control.tabular.returns import first_visits, returns
 from weft.objectives.control.tabular.weights import estimates
@@ -134,12 +135,12 @@ class TD(Objective):
         return Segments(world, **{"envs": 8, "length": 16, **settings})
 
     def build(self, spec: Spec) -> None:
-        if "next_observation" not in spec or spec["action"].classes is None:
+        if "next_observation" not in spec:
             raise ValueError(
-                "expected steps of play with finitely many actions for TD, got others; call fit(Rollouts(world)), or "
-                "Segments, or Replay"
+                f"expected steps of play for TD, got rows of {', '.join(spec)}; call "
+                "fit(Rollouts(world)), or Segments, or Replay"
             )
-        self.actions = spec["action"].classes
+        self.actions = actions_of(spec, "TD")
         for name in ("policy", "target"):
             given: Given = getattr(self, name)
             if given is not None and not callable(given):

@@ -14,6 +14,7 @@ from weft.core.optimizer import Optimizer
 from weft.core.random import bernoulli, categorical
 from weft.core.source import Batch, Source, Spec
 from weft.nets.make import NET, NetLike
+from weft.objectives.control.steps import actions_of
 from weft.objectives.control.tabular.returns import returns
 from weft.objectives.control.tabular.weights import estimates
 from weft.sources.segments import Segments
@@ -131,12 +132,12 @@ class TDControl(Objective):
         return Segments(world, **{"envs": 16, "length": 16 if self.credits else 1, **settings})
 
     def build(self, spec: Spec) -> None:
-        if "next_observation" not in spec or spec["action"].classes is None:
+        if "next_observation" not in spec:
             raise ValueError(
-                "expected steps of play with finitely many actions for TDControl, got others; call "
+                f"expected steps of play for TDControl, got rows of {', '.join(spec)}; call "
                 "fit(Segments(world)), or Rollouts, or Replay"
             )
-        self.actions = spec["action"].classes
+        self.actions = actions_of(spec, "TDControl")
         size = self.actions * (1 + (self.target == "double"))
         self.net = estimates(self.net, spec["observation"], size, self.initial, hidden=self.hidden)
 

@@ -15,6 +15,7 @@ from weft.core.objective import Iterations, Objective, Output, capability
 from weft.core.random import categorical
 from weft.core.source import Batch, Source, Spec
 from weft.core.state import State
+from weft.objectives.control.steps import actions_of
 from weft.objectives.control.tabular.given import POLICY, Given, probabilities_of, refuse_table
 from weft.sources.rollouts import Rollouts
 
@@ -87,12 +88,11 @@ class TrueOnlineTD(Objective):
         return Rollouts(world, **{"envs": 10, **settings})
 
     def build(self, spec: Spec) -> None:
-        if "mask" not in spec or spec["action"].classes is None:
+        if "mask" not in spec:
             raise ValueError(
-                "expected whole episodes with finitely many actions for TrueOnlineTD, got others; call "
-                "fit(Rollouts(world))"
+                f"expected whole episodes for TrueOnlineTD, got rows of {', '.join(spec)}; call fit(Rollouts(world))"
             )
-        self.actions = spec["action"].classes
+        self.actions = actions_of(spec, "TrueOnlineTD")
         size = math.prod(spec["observation"].shape)
         if self.policy is not None and not callable(self.policy):
             refuse_table(torch.as_tensor(self.policy), size, self.actions, "TrueOnlineTD's policy")
