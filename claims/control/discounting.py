@@ -54,7 +54,8 @@ class Discounting(Claim):
     tolerance = (
         "Biases are solved for and exact: below 1e-9 at discount 1, and the mean of what is sampled must lie within 4 "
         "standard errors of what is solved for in the mean over seeds (a mean square of at most 1.5, where 1 is "
-        "chance). The rest is that one curve lies above another: the logarithm of their ratio, seed by seed, above 0."
+        "chance). The rest is that one curve lies above another, by 5 %: the logarithm of their ratio, seed by seed, at "
+        "least .05; the best discount may stay but not fall."
     )
     quick = {"seeds": 5, "gradients": 30}
     full = {"seeds": 20, "gradients": 200}
@@ -72,7 +73,7 @@ class Discounting(Claim):
         report.worst(f"bias at discount 1, relative, worst of {len(seeds)}", bias[:, -1], most=1e-9)
         report.figure("sampled less solved, in standard errors, squared", mean_of(chance), reference="1", most=1.5)
         at = DISCOUNTS.index
-        told = {"reference": "above 0", "least": 0.0}
+        told = {"reference": "above 0", "least": 0.05}
         less = np.log(bias[:, at(0.5)] / bias[:, at(0.9)])
         report.figure("bias at discount .5 over that at .9, logarithm", mean_of(less), **told)
         more = np.log(variance[:, -1] / variance[:, at(0.5)])
@@ -83,7 +84,7 @@ class Discounting(Claim):
         gain = np.log(few[:, -1] / few[:, :-1].min(1))
         report.figure(f"squared error at discount 1 over the least below 1, {EPISODES} episodes", mean_of(gain), **told)
         later = np.array(DISCOUNTS)[many.argmin(1)] - np.array(DISCOUNTS)[few.argmin(1)]
-        report.figure("best discount, of 100 times as many episodes less of so many", mean_of(later), **told)
+        report.figure("best discount, of 100 times as many episodes less of so many", mean_of(later), least=0.0)
         rows = [
             (discount, *(mean_of(part[:, k]) for part in (bias, variance, few, many)))
             for k, discount in enumerate(DISCOUNTS)

@@ -100,6 +100,7 @@ class Segments(Playing):
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end; a segment is played whenever the last one is used up."""
+        self.teaches(state)
         parts = self._parts(state.objective)
         while True:
             tree = state.source
