@@ -52,10 +52,10 @@ class Discounting(Claim):
         "generalized advantage estimation”, arXiv 1506.02438, section 3"
     )
     tolerance = (
-        "Biases are solved for and exact: below 1e-9 at discount 1, and the mean of what is sampled must lie within 4 "
-        "standard errors of what is solved for in the mean over seeds (a mean square of at most 1.5, where 1 is "
-        "chance). The rest is that one curve lies above another, by 5 %: the logarithm of their ratio, seed by seed, at "
-        "least .05; the best discount may stay but not fall."
+        "Biases are solved for and exact: below 1e-9 at discount 1. What is sampled must be as far from that as chance "
+        "says: in squared standard errors at most 1.5 in the mean, where 1 is chance. The rest is that one curve lies "
+        "above another, by 5 %: the logarithm of their ratio, seed by seed, at least .05; the best discount may stay "
+        "but not fall."
     )
     quick = {"seeds": 5, "gradients": 30}
     full = {"seeds": 20, "gradients": 200}
