@@ -38,7 +38,10 @@ class Baird(Claim):
     quick = {"seeds": 1, "sweeps": 1000}
     full = {"seeds": 1, "sweeps": 5000}
     mutant = Mutant(
-        what="the whole gradient, by which targets are moved too", misses="largest weight", names={"TD": Full}
+        what="the whole gradient, by which targets are moved too",
+        misses="largest weight",
+        names={"TD": Full},
+        setting={"sweeps": 100},
     )
 
     def run(self, setting: Any, seeds: list[int], report: Report) -> None:
@@ -110,5 +113,5 @@ def learned(report: Report, net: Any, seen: Any, sweeps: int, rate: float, initi
         initial=initial,
     )
     sgd = Optimizer("sgd", lr=rate)
-    learner = Learner(objective, optimizer=sgd, steps=sweeps, dtype="float64", random_state=0)
+    learner = Learner(objective, optimizer=sgd, steps=sweeps, every=sweeps, dtype="float64", random_state=0)
     return report.fit(learner, Sweeps(world, law.expand(7, 2), torch.full((7,), 1 / 7), seen))

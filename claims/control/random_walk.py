@@ -112,7 +112,7 @@ def learned(
     """By seed: the error of the values, and their distance to the returns that were seen."""
     objective = TD(discount=1.0, trace=trace, initial=0.5)
     sgd, source = Optimizer("sgd", lr=2.0), Same(walk(), envs=episodes)
-    learner = Learner(objective, optimizer=sgd, steps=steps, replicas=len(seeds), random_state=seeds[0])
+    learner = Learner(objective, optimizer=sgd, steps=steps, every=steps, replicas=len(seeds), random_state=seeds[0])
     report.fit(learner, source, what=f"{name}, {episodes} episodes")
     inside = np.eye(STATES + 2)[1:-1]
     value = np.array([learner.replica(k).value(inside) for k in range(len(seeds))])

@@ -113,7 +113,9 @@ def both(report: Report, seed: int, sweeps: int) -> tuple[float, float]:
     truth = truth.value(np.eye(STATES))
     source, sgd, errors = Sweeps(world, torch.ones(STATES, 1), share), Optimizer("sgd", lr=1.0), []
     for make, steps in ((TD, sweeps), (Turned, sweeps // 4)):
-        learner = Learner(make(discount=DISCOUNT), optimizer=sgd, steps=steps, dtype="float64", random_state=0)
+        learner = Learner(
+            make(discount=DISCOUNT), optimizer=sgd, steps=steps, every=steps, dtype="float64", random_state=0
+        )
         report.fit(learner, source)
         errors.append(float(np.abs(learner.value(np.eye(STATES)) - truth).max() / np.abs(truth).max()))
     return errors[0], errors[1]

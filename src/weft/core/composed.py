@@ -31,8 +31,9 @@ class Composed(Objective):
       a dictionary; what `get_params` and `set_params` call it is spelled `heads__mass`;
     - of the batch every part is shown the fields that are `shared` as they are, and of its other ones its own, which
       are called `mass_y` outside; the wrapped part is shown the whole batch;
-    - decomposable, movable: all parts are; on-policy: any part is; fields, and their kinds: the shared ones and
-      all parts' own, in their order; a table is read as its parts read it, with gaps where all of them take them;
+    - decomposable, movable: all parts are; on-policy: any part is; bootstraps: the largest discount of any; fields,
+      and their kinds: the shared ones and all parts' own, in their order; a table is read as its parts read it, with
+      gaps where all of them take them;
     - the wrapped part's capabilities are offered as they are called, another one's as `mass_predict`; targets,
       optimizer, class weights and progress are the wrapped part's;
     - rows that a part refuses are refused; parameters that live on a set are put back by the part that has them; what a
@@ -191,6 +192,10 @@ class Composed(Objective):
     @property
     def on_policy(self) -> bool:  # type: ignore[override]
         return any(part.on_policy for part in self.parts().values())
+
+    @property
+    def bootstraps(self) -> float | None:  # type: ignore[override]
+        return max((part.bootstraps for part in self.parts().values() if part.bootstraps is not None), default=None)
 
     @property
     def trajectories(self) -> bool:  # type: ignore[override]

@@ -270,6 +270,8 @@ class Objective(Configured, nn.Module):
         likelihood: whether the losses are negative log-likelihoods, up to a constant.
         on_policy: whether the loss is right only for batches that the current policy has drawn, so that rows of
             an earlier policy must not be learned from. Whoever acts says it, True or False.
+        bootstraps: the discount of its own values of what follows, where it learns towards those as soon as play is
+            cut; None where it learns from what was played alone. At 1 such values exist only where episodes end.
         trajectories: whether its rows are whole stretches of play, `(n, time, ...)`, where it acts, since its loss
             belongs to the sequence; else they are single steps.
         episodic: whether a row is an episode, one task with a part to learn from and a part to be judged by: then a
@@ -311,6 +313,7 @@ class Objective(Configured, nn.Module):
     movable: bool = True
     likelihood: bool = False
     on_policy: bool = False
+    bootstraps: float | None = None
     trajectories: bool = False
     episodic: bool = False
     solved: bool = False

@@ -29,6 +29,9 @@ class World(Protocol[Position]):
         legal(position) -> (n, actions)    which actions are legal, as booleans (finitely many actions)
         render(position) -> (n, H, W, 3)   pictures for a film, in torch.uint8
 
+    and say by a truth, `endless`, that an episode may get to where it can never end by itself though rewards go on, so
+    that without a discount there are no values.
+
     Attributes:
         observation: shape and dtype of one observation.
         action: of one action: `classes`, where it is one of finitely many; `choices`, how many there are for each entry

@@ -57,6 +57,8 @@ class Bandits:
         (True, [0.0, 1.0, 0.0])
     """
 
+    endless = True
+
     def __init__(
         self,
         arms: int = 10,

@@ -229,6 +229,7 @@ class Pendulum:
     observation = Field((3,), torch.float32, low=(-1.0, -1.0, -8.0), high=(1.0, 1.0, 8.0))
     action = Field((1,), torch.float32, low=(-2.0,), high=(2.0,))
     horizon = 200
+    endless = True
 
     def reset(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """One episode's start for each key: (q, q') in double precision, and as observed."""

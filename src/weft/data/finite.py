@@ -95,6 +95,22 @@ class FiniteMDP:
                 f"{caught.nonzero().flatten().tolist()[:8]} from which none can; give horizon=..., or ends"
             )
 
+    @property
+    def endless(self) -> bool:
+        """Whether an episode can get to where it never ends, whatever is done, though rewards go on.
+
+        >>> always = torch.ones(1, 1, 1)
+        >>> FiniteMDP(always, torch.ones(1, 1)).endless, FiniteMDP(always, torch.zeros(1, 1)).endless
+        (True, False)
+        """
+        never = torch.zeros_like(self.transition) if self.ends is None else self.ends.to(self.transition)
+        way = (self.transition * (1 - never) > 0).any(1)
+        ends = (self.transition * never > 0).any(1).any(-1)
+        pays = self.reward if self.reward.dim() == 3 else self.reward.unsqueeze(-1)
+        earns = ((pays != 0) & (self.transition > 0)).any(1).any(-1)
+        idle = ~reached(way.T, ends | earns)  # nothing is earned there any more: as good as an end
+        return bool((reached(way, self.start > 0) & ~reached(way.T, ends | idle)).any())
+
     def _there(self, name: str, device: torch.device) -> Tensor:
         """A table on a device: copied there once, as a step that is recorded as a graph can copy nothing."""
         table: Tensor = getattr(self, name)

@@ -88,6 +88,7 @@ class Learned:
         self.horizon, self.reward, self.terminated, self.draws = horizon, reward, terminated, draws
         self.action = self._action_of(learner, action)
         self._model = self._imagining(learner) if self._imagines else self._modelled(learner)
+        self.endless = self.terminated is None and not self._imagines
         self._on: dict[torch.device, State] = {}
 
     @staticmethod

@@ -99,6 +99,7 @@ class Collector:
             "lengths": ring.clone(),
             "steps": torch.zeros(lead, dtype=torch.int64, device=state.device),
             "paid": torch.zeros(lead, dtype=torch.bool, device=state.device),
+            "ended": torch.zeros(lead, dtype=torch.bool, device=state.device),
         }
         if state.objective.remembers:
             with Acting(state, "start", key.unsqueeze(-1), rows) as policy:
@@ -217,6 +218,7 @@ class Collector:
             "age": apart(age),
             "steps": tree["steps"] + apart(each).sum(-1),
             "paid": tree["paid"] | apart(played["reward"] != 0).flatten(-2).any(-1),
+            "ended": tree["ended"] | apart(played["terminated"]).flatten(-2).any(-1),
             **_tallied(tree, played["reward"], over),
         }
         if memory is not None:

@@ -18,7 +18,7 @@ from weft.core.world import World
 from weft.engine.acting import asked_of
 from weft.sources.collector import WINDOW, Collector
 from weft.sources.stage import stage_of
-from weft.sources.strange import refuse_objective
+from weft.sources.strange import refuse_endless, refuse_objective
 
 __all__ = ["ACTED", "WORLDS", "Playing", "Worlds", "called_world"]
 
@@ -92,6 +92,11 @@ class Playing(Source):
         for collector in self.collectors:
             refuse_objective(collector, state, self.ask)
 
+    def teaches(self, state: State) -> None:
+        """Raises where what the objective learns does not exist here."""
+        for collector in self.collectors:
+            refuse_endless(collector, state)
+
     def init(self, state: State) -> SourceState:
         """Episodes that have just begun."""
         self.admit(state)
@@ -120,8 +125,29 @@ class Playing(Source):
             steps += before.nan_to_num().to(steps)
 
     def warns(self, state: State) -> str | None:
+        """That no reward was anything but zero, where the objective learns from them; or that no episode has ended by
+        itself, where without a discount values exist only if some do."""
+        if not state.source:
+            return None
+        return self._unpaid(state) or self._all_cut(state)
+
+    def _all_cut(self, state: State) -> str | None:
+        """The worlds in which every episode was cut, where the objective's values count on there undiscounted."""
+        trees = [state.source[str(e)] for e in range(len(self.collectors))]
+        cut = [bool((~tree["ended"] & ~tree["lengths"].isnan().all(-1)).any()) for tree in trees]
+        if state.objective.bootstraps != 1 or not any(cut):
+            return None
+        where = ", ".join(dict.fromkeys(one.name for one, lost in zip(self.collectors, cut, strict=True) if lost))
+        return (
+            f"expected episodes that end by themselves for {type(state.objective).__name__} without a discount, got "
+            f"{where}, in which every episode of {int(self.played(state).max()):,} steps was cut: the value of what "
+            "follows counts on there, and grows with every update; discount (.99), give a longer horizon, or let the "
+            "world end an episode (terminated) where the limit is part of the task"
+        )
+
+    def _unpaid(self, state: State) -> str | None:
         """That no reward was anything but zero, where the objective learns from them."""
-        if "reward" not in state.objective.fields or not state.source:
+        if "reward" not in state.objective.fields:
             return None
         paid = torch.stack([state.source[str(e)]["paid"] for e in range(len(self.collectors))]).any(0).reshape(-1)
         steps = int(self.played(state).max())

@@ -214,6 +214,7 @@ class Replay(Playing):
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end; what is played goes into the memory in place."""
+        self.teaches(state)
         while True:
             tree = dict(state.source)
             turn = int(tree["turn"].reshape(-1)[0])

@@ -71,17 +71,20 @@ class Rollouts(Playing):
         none = {
             "steps": torch.zeros(lead, dtype=torch.int64, device=state.device),
             "paid": torch.zeros(lead, dtype=torch.bool, device=state.device),
+            "ended": torch.zeros(lead, dtype=torch.bool, device=state.device),
         }
         return {str(e): {**self._ring(state, one), **none} for e, one in enumerate(self.collectors)}
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end, each played by the state as it is by then."""
+        self.teaches(state)
         while True:
             key = state.key("rollout")
             trees, batch = self.whole(state, key)
             for e, tree in enumerate(trees):
                 before = state.source[str(e)]
                 told = {"returns": tree["returns"], "lengths": tree["lengths"]}
-                counted = {"steps": before["steps"] + tree["steps"], "paid": before["paid"] | tree["paid"]}
+                counted = {"steps": before["steps"] + tree["steps"]}
+                counted |= {name: before[name] | tree[name] for name in ("paid", "ended")}
                 state.source[str(e)] = {**told, **counted}
             yield self.rows(state, self.credited(state, batch, key))

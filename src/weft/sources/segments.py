@@ -100,6 +100,7 @@ class Segments(Playing):
 
     def batches(self, state: State) -> Iterator[Batch]:
         """Batches without end; a segment is played whenever the last one is used up."""
+        self.teaches(state)
         while True:
             turn = int(state.source["turn"].reshape(-1)[0])
             if turn == 0:

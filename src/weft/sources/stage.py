@@ -57,6 +57,10 @@ class Stage(Protocol):
     resumes: str
     masked: bool
 
+    @property
+    def endless(self) -> bool:
+        """Whether it says that an episode can get to where it never ends by itself, though rewards go on."""
+
     def begin(self, keys: Tensor) -> tuple[Kept, Tensor]:
         """(kept, observation) at the start of one episode for each key."""
 
@@ -90,6 +94,10 @@ class Tensors:
         self._offered: Any = world
         self._spec: pytree.TreeSpec | None = None
         self._never = torch.zeros(0, dtype=torch.bool)
+
+    @property
+    def endless(self) -> bool:
+        return bool(getattr(self._offered, "endless", False))
 
     def _flat(self, position: object) -> Kept:
         if isinstance(position, Tensor) and self._spec is not None:  # the usual case, at every step

@@ -16,7 +16,7 @@ from weft.engine.acting import way_to_act
 if TYPE_CHECKING:
     from weft.sources.collector import Collector
 
-__all__ = ["outside", "refuse_actions", "refuse_illegal", "refuse_objective", "refuse_strange"]
+__all__ = ["outside", "refuse_actions", "refuse_endless", "refuse_illegal", "refuse_objective", "refuse_strange"]
 
 
 def refuse_objective(collector: Collector, state: State, ask: str) -> None:
@@ -47,6 +47,18 @@ def refuse_objective(collector: Collector, state: State, ask: str) -> None:
             f"expected {own}.{ask}(observation, *, memory) beside start, got one without; let it take the memory and "
             "answer (action, memory)"
         )
+
+
+def refuse_endless(collector: Collector, state: State) -> None:
+    """Raises where values that count on beyond a cut, without a discount, do not exist."""
+    if state.objective.bootstraps != 1 or not collector.stage.endless:
+        return
+    raise ValueError(
+        f"expected discount < 1 for {type(state.objective).__name__} in {collector.name}, where episodes go on for "
+        f"ever and rewards with them, got 1: the horizon of {collector.horizon} steps cuts an episode and ends none, "
+        "so that the value of what follows counts on, and it is infinite, or known up to a constant at best; discount "
+        "(.99), or let the world end an episode (terminated) where the limit is part of the task"
+    )
 
 
 def _entry(at: Tensor, names: Sequence[str] = ()) -> str:

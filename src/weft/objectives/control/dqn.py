@@ -112,6 +112,11 @@ class DQN(Objective):
         self.dueling = dueling
         self.temperature = temperature
 
+    @property
+    def bootstraps(self) -> float:  # type: ignore[override]
+        """Where play is cut its own value counts on."""
+        return self.discount
+
     def plays(
         self,
         world: Worlds,

@@ -164,6 +164,11 @@ class ActorCritic(Policy):
     memory: str | None
 
     @property
+    def bootstraps(self) -> float:  # type: ignore[override]
+        """Where play is cut its own value counts on."""
+        return self.discount
+
+    @property
     def trajectories(self) -> bool:  # type: ignore[override]
         """Whether its rows are stretches of play: where it has a memory."""
         return self.memory is not None

@@ -115,6 +115,11 @@ class SAC(Objective):
         fixed = self.temperature is not None and not isinstance(self.temperature, nn.Module)
         return ("critics", "actor") if fixed else ("critics", "actor", "temperature")
 
+    @property
+    def bootstraps(self) -> float:  # type: ignore[override]
+        """Where play is cut its own value counts on."""
+        return self.discount
+
     def plays(
         self,
         world: Worlds,

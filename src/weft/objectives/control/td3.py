@@ -104,6 +104,11 @@ class TD3(Objective):
         self.noise = noise
         self.actor_every = actor_every
 
+    @property
+    def bootstraps(self) -> float:  # type: ignore[override]
+        """Where play is cut its own value counts on."""
+        return self.discount
+
     def plays(
         self,
         world: Worlds,

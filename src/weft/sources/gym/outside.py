@@ -53,6 +53,7 @@ class Outside:
     """
 
     resumes = "restart"
+    endless = False  # gymnasium does not say
 
     def __init__(
         self,

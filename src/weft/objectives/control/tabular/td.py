@@ -124,6 +124,11 @@ class TD(Objective):
         return self.credits
 
     @property
+    def bootstraps(self) -> float:  # type: ignore[override]
+        """Where play is cut its own value counts on."""
+        return self.discount
+
+    @property
     def credits(self) -> bool:
         """Whether a return looks further than a step, or counts visits."""
         return self.trace > 0 or self.visit == "first"

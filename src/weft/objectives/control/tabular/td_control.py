@@ -112,6 +112,11 @@ class TDControl(Objective):
             )
 
     @property
+    def bootstraps(self) -> float:  # type: ignore[override]
+        """Where play is cut its own value counts on."""
+        return self.discount
+
+    @property
     def credits(self) -> bool:
         """Whether it reads what follows a step."""
         return self.target == "sarsa" or self.trace > 0

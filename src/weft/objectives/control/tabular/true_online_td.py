@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -83,6 +84,11 @@ class TrueOnlineTD(Objective):
         self.step = step
         self.episodes = episodes
 
+    @property
+    def bootstraps(self) -> float:  # type: ignore[override]
+        """Where play is cut its own value counts on."""
+        return self.discount
+
     def plays(self, world: Any, **settings: Any) -> Source:
         """Whole episodes, 10 of them played at once."""
         return Rollouts(world, **{"envs": 10, **settings})
@@ -112,6 +118,8 @@ class TrueOnlineTD(Objective):
             yield {"error": torch.cat(errors).square().mean(), "episodes": float(done)}
             if done == begun:
                 raise ValueError("expected episodes from the source, got none")
+        if (text := source.warns(state)) is not None:
+            warnings.warn(text, stacklevel=2)
         return {"weights": weights}
 
     def _episodes(self, batch: Batch) -> Iterator[Batch]:
