@@ -7,7 +7,7 @@ from tests.sources.grounds import Guarded, Policy, Remembering, Walk, state_of
 from weft.core import Field
 from weft.core.random import fold, key_of, unit
 from weft.sources import Rollouts, Segments
-from weft.sources.collector import Collector
+from weft.sources.collector import Collector, even_action
 from weft.sources.stage import Tensors, stage_of
 
 KEY = key_of(7)
@@ -377,3 +377,19 @@ def test_tensors_restart_those_that_are_over_only():
     fresh, first = stage.begin(fold(keys, "again"))
     assert torch.equal(anew["0"], torch.where(over, fresh["0"], kept["0"]))
     assert torch.equal(seen[over], first[over])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Field((), torch.int64, classes=5),
+        Field((2,), torch.int64, choices=(3, 4)),
+        Field((2,), torch.float32, low=(-1.0, 0.0), high=(1.0, 2.0)),
+    ],
+    ids=["classes", "choices", "numbers"],
+)
+def test_even_actions_of_many_turns_are_those_of_each(space):
+    keys = fold(key_of(0), torch.arange(12)).reshape(4, 3)
+    ahead = even_action(space, keys)
+    assert ahead.shape == (4, 3, *space.shape)
+    assert all(torch.equal(ahead[t], even_action(space, keys[t])) for t in range(4))

@@ -53,8 +53,10 @@ class SlowCopy(nn.Module):
         check(SlowCopy, {"net": net, "rate": rate, "every": every})
         self.rate, self.every = rate, every
         self.__dict__["_shape"] = copy.deepcopy(net)  # no submodule: what it computes with are the buffers
+        self._own = {name: name.replace(".", "__") for name in _tensors(net)}
         for name, value in _tensors(net).items():
-            self.register_buffer(name.replace(".", "__"), value.detach().clone())
+            self.register_buffer(self._own[name], value.detach().clone())
+        self._moved = {name for name, _ in net.named_buffers()}
         self.clock: Tensor
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
 
@@ -65,7 +67,7 @@ class SlowCopy(nn.Module):
             return  # to look at one number costs less than to move by nothing
         rate = torch.where(clock == 0, 1.0, torch.where(clock % self.every == 0, self.rate, 0.0))
         for name, now in _tensors(net).items():
-            own = name.replace(".", "__")
+            own = self._own[name]
             slow, now = getattr(self, own), now.detach()
             if slow.is_floating_point() and self.rate < 1.0:
                 setattr(self, own, torch.where(rate == 1.0, now, slow + rate.to(slow.dtype) * (now - slow)))
@@ -74,10 +76,10 @@ class SlowCopy(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         shape: nn.Module = self.__dict__["_shape"]
-        own: dict[str, Tensor] = {name: getattr(self, name.replace(".", "__")) for name in _tensors(shape)}
+        held: dict[str, Tensor] = {name: getattr(self, own) for name, own in self._own.items()}
+        buffers = {name: held.pop(name) for name in self._moved}
         shape.train(self.training)
-        names = dict(shape.named_buffers())
-        with holding(shape, {n: v for n, v in own.items() if n not in names}, {n: own[n] for n in names}):
+        with holding(shape, held, buffers):
             return shape(*args, **kwargs)
 
 

@@ -141,6 +141,9 @@ class Collector:
         times = torch.arange(turns, device=state.device)
         keys = fold(fold(fold(key, "episode").unsqueeze(-1), rows).flatten(), times.unsqueeze(-1))
         strays = unit(fold(keys, "stray"), (), torch.float64) < stray if 0.0 < stray < 1.0 else None
+        evens = None
+        if stray > 0.0 and other is None and not self.stage.masked:
+            evens = even_action(self.stage.action, fold(keys, "even"))
         anew, turn = Beginnings(self.stage, fold(keys, "reset")), keys.unbind()
         kept, observation, age = tree_map(together, tree["world"]), together(tree["observation"]), together(tree["age"])
         memory = fresh = tree.get("memory")
@@ -170,10 +173,13 @@ class Collector:
                     if way == "predict":  # what was learned from labels knows no bounds
                         action = bounded(self.stage.action, action)
                 if own is None or strays is not None:
-                    even = even_action(self.stage.action, fold(turn[t], "even"), legal) if other is None else None
-                    seen_by = (observation,) if legal is None else (observation, legal)
-                    its = other(*seen_by) if other is not None else even
-                    action = its if strays is None else where_rows(strays[t], its, action)  # type: ignore[assignment,arg-type]
+                    if other is not None:
+                        its = other(observation) if legal is None else other(observation, legal)
+                    elif evens is not None:
+                        its = evens[t]
+                    else:
+                        its = even_action(self.stage.action, fold(turn[t], "even"), legal)
+                    action = its if strays is None else where_rows(strays[t], its, action)
                 if not again:
                     action = where_rows(going, action, torch.zeros_like(action))
                 try:
