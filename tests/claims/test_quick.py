@@ -16,7 +16,12 @@ from weft.strategies import EWC, Laplace
 from .selection import IMAGES, TEST, chosen
 
 # Whose full setting has not been run to its end, and why: shown as not run.
-NOT_RUN = {"importance_weighted": "the device's time ended in its second model"}
+NOT_RUN = {
+    "agents": "an hour of one core; not yet",
+    "importance_weighted": "the device's time ended in its second model",
+    "lunar_lander": "an hour of one core; not yet",
+    "minatar": "needs a GPU, and half an hour of it",
+}
 PATHS = {claim.name: claim.path for claim in listed()}
 CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))
 
