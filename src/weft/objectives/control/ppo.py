@@ -34,8 +34,8 @@ class PPO(ActorCritic):
 
     with generalized advantages A, standardized over the segment, and goals R = A + V(s) of the critic's.
 
-    Left to itself, `Learner(PPO(), env_steps=100_000).fit("CartPole-v1")` earns 500. Its learning rate, 1e-3, is one for
-    small worlds; where nets or worlds are larger 3e-4 and less are usual, with `schedule="linear"` and `clip=0.5`.
+    Left to itself, `Learner(PPO(), env_steps=100_000).fit("CartPole-v1")` earns 500. The learning rate, 1e-3, is one
+    for small worlds; where nets or worlds are larger 3e-4 and less are usual, with `schedule="linear"` and `clip=0.5`.
 
     Args:
         policy, critic: nets with outputs for the actions and for one value; None for MLPs of tanh.
