@@ -36,6 +36,9 @@ class PPO(ActorCritic):
     with generalized advantages A, standardized over the segment, and goals R = A + V(s) of the critic's. `REPS` learns
     the policy at which `reverse` is least by likelihoods.
 
+    Left to itself, `Learner(PPO(), env_steps=100_000).fit("CartPole-v1")` earns 500. The learning rate, 1e-3, is one
+    for small worlds; where nets or worlds are larger 3e-4 and less are usual, with `schedule="linear"` and `clip=0.5`.
+
     Args:
         policy, critic: nets with outputs for the actions and for one value; None for MLPs of tanh.
         hidden: hidden widths of the MLPs.
@@ -69,7 +72,7 @@ class PPO(ActorCritic):
 
     on_policy = False  # the ratio makes rows of the last segment right
     carried: tuple[str, ...] = ()
-    optimizer = Optimizer("adam", lr=3e-4, eps=1e-5)
+    optimizer = Optimizer("adam", lr=1e-3, eps=1e-5)
     legal: ClassVar[dict[str, Legal]] = {
         "near": Choice("clip", "penalty", "reverse", "adaptive", "none"),
         "eps": Number(0, ends="()"),
@@ -160,6 +163,6 @@ class PPO(ActorCritic):
         return -ratio * gain + beta * self.law.kl(batch["told"], parts["told"])
 
     def plays(self, world: Worlds, **settings: Any) -> Segments:
-        """Segments of 128 steps in 8 worlds side by side, in 10 passes of 4 updates; with a memory 4 passes of 4."""
-        passes = {"passes": 10, "batch_size": 256} if self.memory is None else {"passes": 4, "batch_size": 2}
+        """Segments of 128 steps in 8 worlds side by side, in 10 passes of 16 updates; with a memory 4 passes of 4."""
+        passes = {"passes": 10, "batch_size": 64} if self.memory is None else {"passes": 4, "batch_size": 2}
         return Segments(world, **{"envs": 8, "length": 128, **passes, **settings})
