@@ -16,8 +16,8 @@ from weft.core.catalogue import ROOMS, entries
 from weft.core.random import normal, turns
 from weft.engine import VectorizationWarning
 from weft.nets import MLP
-from weft.objectives import GAN, REINFORCE, Classification, Heads, Regression
-from weft.sources import Arrays, Rollouts
+from weft.objectives import GAN, REINFORCE, TD, Classification, Heads, Regression
+from weft.sources import Arrays, Rollouts, Segments
 from weft.strategies import EMA, EWC, MAML, ANDMask, Laplace
 from weft.testing import ContractError, check_objective, check_source, check_strategy, vectorization_table
 from weft.testing.vectorization import LAYERS
@@ -442,6 +442,18 @@ class Kept(Rollouts):
     """Trajectories that somebody else has drawn, as far as it tells."""
 
     acts = False
+
+
+class Forward(TD):
+    """Says nothing of what its values count on."""
+
+    def declares(self, trait):
+        return trait != "bootstraps" and super().declares(trait)
+
+
+def test_who_discounts_what_follows_says_whether_it_counts_on():
+    with pytest.raises(ContractError, match="to say bootstraps, its discount where"):
+        check_objective(Forward(), Segments(corridor(), envs=8))
 
 
 def test_who_acts_says_whether_on_policy():

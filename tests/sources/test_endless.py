@@ -1,12 +1,14 @@
 """Without a discount, where no episode ends: values that count on beyond a cut do not exist, and that is said."""
 
 import warnings
+from inspect import signature
 
 import numpy as np
 import pytest
 import torch
 
 from weft import Learner, Optimizer
+from weft.core.catalogue import entries
 from weft.data import Bandits, CartPole, FiniteMDP, GridWorld, Pendulum, ShortCorridor, Taxi
 from weft.objectives import A2C, DQN, PPO, REINFORCE, SAC, TD, TD3, Dyna, TDControl, TrueOnlineTD
 from weft.sources import Replay, Rollouts, Segments
@@ -103,6 +105,21 @@ def test_each_replica_and_each_world_counts():
         learn(TD(discount=1.0), Segments([chain(0.9), chain(1e-9)]))
     with pytest.warns(UserWarning, match=r"every episode .* was cut"):
         learn(TD(discount=1.0), Segments(chain(1e-9)), replicas=2)
+
+
+ALONE = ("mpc", "reinforce")
+
+
+def test_who_counts_on_says_so():
+    """All of the catalogue that have a discount and act, but for those that are told a world's tables."""
+    found = set()
+    for entry in entries("objectives"):
+        if "discount" not in signature(entry.cls).parameters or "transition" in entry.cls().fields:
+            continue
+        found.add(entry.name)
+        assert entry.cls().declares("bootstraps"), entry.name
+        assert entry.cls(discount=0.7).bootstraps == (None if entry.name in ALONE else 0.7), entry.name
+    assert found == {"td", "td-control", "true-online-td", "dqn", "sac", "td3", "a2c", "ppo", *ALONE}
 
 
 class Unaware(TD):

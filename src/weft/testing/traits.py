@@ -74,6 +74,12 @@ def lies(
         yield f"expected columns to be 'features' or 'values', got {objective.columns!r}"
     if acts and not objective.declares("on_policy"):
         yield "expected an objective whose actions draw its batches to say on_policy = True or False, got neither"
+    looks = hasattr(objective, "discount") and (objective.credits or "next_observation" in objective.fields)
+    if acts and looks and not objective.declares("bootstraps"):
+        yield (
+            "expected an objective that discounts what follows a step to say bootstraps, its discount where its own "
+            "values count on beyond a cut, else None, got nothing"
+        )
     if acts is False and objective.on_policy:
         yield "expected a source that acts, as on_policy = True says, got one whose rows are given"
     yield from _weighs(losses, params, batch, outputs)

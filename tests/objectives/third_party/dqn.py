@@ -27,6 +27,10 @@ class DQN(Objective):
         super().__init__()
         self.hidden, self.discount, self.renew, self.rate, self.double = hidden, discount, renew, rate, double
 
+    @property
+    def bootstraps(self):
+        return self.discount  # where play is cut, what follows counts on
+
     def plays(self, world, **settings):
         own = {"envs": 1, "start": 1000, "every": 4, "updates_each": 4, "explore": (1.0, 0.04, 0.16)}
         return Replay(world, **{**own, **settings})

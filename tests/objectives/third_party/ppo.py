@@ -34,6 +34,10 @@ class PPO(Objective):
         self.hidden, self.discount, self.trace, self.eps = hidden, discount, trace, eps
         self.value, self.entropy = value, entropy
 
+    @property
+    def bootstraps(self):
+        return self.discount  # where play is cut, what follows counts on
+
     def plays(self, world, **settings):
         return Segments(world, **{"envs": 8, "length": 32, "passes": 20, "batch_size": 256, **settings})
 

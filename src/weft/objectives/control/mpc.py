@@ -50,6 +50,7 @@ class MPC(Dynamics):
     """
 
     on_policy = False
+    bootstraps = None  # what a plan earns is counted for so many steps
     progress = ("return", "max")
     legal = {
         **Dynamics.legal,

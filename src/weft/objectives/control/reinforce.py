@@ -71,6 +71,7 @@ class REINFORCE(Policy):
     """
 
     on_policy = True
+    bootstraps = None  # what was played is all that counts
     trajectories = True
     fields: tuple[str, ...] = ("observation", "action", "reward", "mask")
     optimizer = Optimizer("adam", lr=1e-2)
