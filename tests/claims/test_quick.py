@@ -17,9 +17,7 @@ from .selection import IMAGES, TEST, chosen
 
 # Whose full setting has not been run to its end, and why: shown as not run.
 NOT_RUN: dict[str, str] = {
-    "agents": "not yet",
     "lunar_lander": "not yet",
-    "minatar": "not yet",
     "memory": "not yet",
     "imagined": "not yet",
     "shared_feature": "not yet",
