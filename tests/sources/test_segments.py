@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.objectives.third_party.ppo import PPO
 from tests.sources.grounds import Crediting, Guarded, Policy, Remembering, Walk, Whole, state_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft import Learner
 from weft.objectives import REINFORCE
@@ -205,3 +206,26 @@ def test_taken_takes_rows_of_stacked_replicas():
     index = torch.tensor([[3, 0], [1, 1]])
     assert torch.equal(taken(values, index), torch.stack([values[0, [3, 0]], values[1, [1, 1]]]))
     assert torch.equal(taken(values[0], index[0]), values[0, [3, 0]])
+
+
+class Largest(TorchDispatchMode):
+    """The entries of the largest tensor that is made, views aside."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known, self.entries = {t.untyped_storage().data_ptr() for t in known}, 0
+
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+        made = call(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in self.known:
+            self.entries = max(self.entries, made.numel())
+        return made
+
+
+def test_rows_are_taken_without_going_through_the_whole_memory():
+    """Of replicas' memories, each of which may hold a million steps."""
+    memory, index = torch.arange(3 * 1000 * 2).reshape(3, 1000, 2), torch.randint(1000, (3, 7))
+    with Largest(memory, index) as largest:
+        rows = taken(memory, index)
+    assert torch.equal(rows, torch.stack([own[at] for own, at in zip(memory, index, strict=True)]))
+    assert largest.entries <= rows.numel()

@@ -165,6 +165,6 @@ def taken(values: Tensor, index: Tensor) -> Tensor:
     axis = index.dim() - 1
     if not axis:
         return values[index]
-    flat = values.flatten(0, axis)
-    starts = torch.arange(flat.shape[0], device=index.device).reshape(values.shape[: axis + 1])[..., :1]
+    flat, rows = values.flatten(0, axis), values.shape[axis]
+    starts = torch.arange(0, flat.shape[0], rows, device=index.device).reshape(*values.shape[:axis], 1)
     return flat[starts + index]
