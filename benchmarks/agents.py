@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib.metadata
 import json
 import os
 import platform
@@ -323,6 +322,8 @@ def main() -> None:
     if unknown := sorted(set(given.methods) - set(STEPS)):
         parser.error(f"expected methods among {', '.join(STEPS)}, got {', '.join(unknown)}")
     kept = json.loads(given.out.read_text())["methods"] if given.out.exists() else {}
+    about = {"machine": platform.processor() or "cpu", "cores": CORES, "python": platform.python_version()}
+    about |= {"command": "python benchmarks/agents.py", "versions": versions(given.peers)}
     for method in given.methods:
         lines = kept.setdefault(method, {"lines": {}})["lines"]
         for name in CONTESTANTS:
@@ -330,22 +331,20 @@ def main() -> None:
                 python = given.peers if "baselines" in name else sys.executable
                 lines[name] = asked(name, method, round(given.share * STEPS[method]), python)
                 print(method, name, lines[name], flush=True)
-        kept[method]["comparisons"] = judged(lines)
-        for row in kept[method]["comparisons"]:
+                kept[method]["comparisons"] = judged(lines)
+                date = datetime.now(UTC).isoformat(timespec="seconds")
+                given.out.write_text(json.dumps({"date": date, **about, "methods": kept}, indent=1) + "\n")
+        for row in kept[method].get("comparisons", []):
             print(method, row, flush=True)
-        about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.processor() or "cpu"}
-        about |= {"cores": CORES, "python": platform.python_version(), "torch": torch.__version__}
-        about |= {"command": "python benchmarks/agents.py", "peers": versions(given.peers)}
-        given.out.write_text(json.dumps({**about, "methods": kept}, indent=1) + "\n")
 
 
 def versions(python: str) -> dict[str, str]:
-    """Of the peer and its world."""
-    code = "import importlib.metadata as m; print(*(m.version(n) for n in ('stable-baselines3', 'gymnasium', 'torch')))"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    names = ("stable-baselines3", "gymnasium", "torch")
-    told = dict(zip(names, found.stdout.split(), strict=False))
-    return {**told, "weft": importlib.metadata.version("weft")}
+    """Of the peer and its world, where it lives, and of torch on both sides."""
+    code = "import gymnasium, stable_baselines3, torch; print(stable_baselines3.__version__, gymnasium.__version__, "
+    code += "torch.__version__)"
+    found = subprocess.run([python, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    names = ("stable-baselines3", "gymnasium", "torch beside it")
+    return {"torch": torch.__version__, **dict(zip(names, found.stdout.split(), strict=False))}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from torch import Tensor
 from weft.core.configured import Range
 from weft.core.legal import WIDTHS, Choice, Number
 from weft.core.source import Field, Spec
-from weft.engine.holding import holding
 from weft.nets.make import NET, NetLike, make_net
 from weft.objectives.control.tabular.bandit import Bandit, Memory
 from weft.objectives.control.tabular.linear_bandit import explored
@@ -104,8 +103,7 @@ class NeuralBandit(Bandit):
         def answer(flat: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
             parts = flat.split([shape.numel() for shape in shapes.values()])
             params = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-            with holding(self.net, params):
-                told: Tensor = self.net(row.unsqueeze(0)).reshape(self.arms)
+            told: Tensor = torch.func.functional_call(self.net, params, (row.unsqueeze(0),)).reshape(self.arms)
             return told, told
 
         slopes, values = torch.func.vmap(torch.func.jacrev(answer, has_aux=True))(weights, context)
