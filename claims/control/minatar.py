@@ -92,7 +92,8 @@ def learned(name: str, setting: Any, seeds: list[int], report: Report) -> dict[s
     envs, length = setting.envs, 32
     source = Segments(world, envs=envs, length=length, passes=4, batch_size=envs * length // 8, horizon=cut)
     report.fit(learner, source, what=name)
-    returns = learner.evaluate(world, 100, horizon=cut, deterministic=False).returns.reshape(len(seeds), -1).mean(1)
+    found = learner.evaluate(world, 100, horizon=cut, deterministic=False, envs=25)
+    returns = found.returns.reshape(len(seeds), -1).mean(1)
     curves, steps = (np.reshape(learner.history_[what], (-1, len(seeds))) for what in ("return", "env_steps"))
     return {"returns": returns.tolist(), "curves": curves.T.tolist(), "steps": steps[:, 0].tolist()}
 
