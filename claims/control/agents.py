@@ -50,7 +50,7 @@ class Agents(Claim):
         "a critic says of fresh starts lies within 10 % of what is earned after them, where cuts taken for ends miss "
         "35 % (.9 to the 10) or more. Areas under curves are told."
     )
-    quick = {"seeds": 8, "agents": ("CartPole: PPO",), "share": 0.2, "looks": 10, "least": 100.0, "cut": 20_000}
+    quick = {"seeds": 8, "agents": ("CartPole: PPO",), "share": 0.15, "looks": 6, "least": 100.0, "cut": 20_000}
     full = {"seeds": 10, "agents": tuple(AGENTS), "share": 1.0, "looks": 50, "least": 475.0, "cut": 20_000}
     mutant = Mutant(
         what="cuts that are taken for ends",
