@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _agents import ADAM, AGENTS, FALLING, WORLDS
+from _agents import ADAM, AGENTS, FALLING, WORLDS, means_of
 
 from weft import Learner, Optimizer
 from weft.bench.claims import Claim, Mutant, Report, curve, interquartile_of, mean_of
@@ -92,7 +92,7 @@ def learned(name: str, report: Report, seeds: list[int], share: float, looks: in
     kind = "return" if learner.validation is None else "valid_return"
     curves = np.reshape(learner.history_[kind], (-1, len(seeds))).T
     steps = np.reshape(learner.history_["env_steps"], (-1, len(seeds)))[:, 0]
-    returns = learner.evaluate(world, 100).returns.reshape(len(seeds), -1).mean(1)
+    returns = means_of(learner.evaluate(world, 100), len(seeds))
     told = {"returns": returns, "steps": steps, "curves": curves, "area": curves.mean(1), "last": curves[:, -1]}
     return {what: values.tolist() for what, values in told.items()}
 
