@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft import Optimizer
 from weft.data import Acrobot, CartPole, Pendulum
 from weft.objectives import A2C, DQN, PPO, SAC, TD3
@@ -77,3 +80,10 @@ AGENTS = {
     ),
 }
 WORLDS = {"CartPole": CartPole(), "Acrobot": Acrobot(), "Pendulum": Pendulum()}
+
+
+def means_of(evaluation: Any, count: int) -> NDArray[Any]:
+    """The mean return of each seed; NaN of one that has diverged, which no figure gets over."""
+    means, returns = np.full(count, np.nan), np.asarray(evaluation.returns)
+    means[list(evaluation.replicas) or slice(None)] = returns.reshape(-1, returns.shape[-1]).mean(1)
+    return means

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _agents import ADAM, AGENTS, FALLING, WORLDS
+from _agents import ADAM, AGENTS, FALLING, WORLDS, means_of
 
 from weft import Learner, Optimizer
 from weft.bench.claims import Claim, Mutant, Report, curve, interquartile_of, mean_of
@@ -50,7 +50,7 @@ class Agents(Claim):
         "a critic says of fresh starts lies within 10 % of what is earned after them, where cuts taken for ends miss "
         "35 % (.9 to the 10) or more. Areas under curves are told."
     )
-    quick = {"seeds": 8, "agents": ("CartPole: PPO",), "share": 0.2, "looks": 10, "least": 100.0, "cut": 20_000}
+    quick = {"seeds": 8, "agents": ("CartPole: PPO",), "share": 0.15, "looks": 6, "least": 100.0, "cut": 20_000}
     full = {"seeds": 10, "agents": tuple(AGENTS), "share": 1.0, "looks": 50, "least": 475.0, "cut": 20_000}
     mutant = Mutant(
         what="cuts that are taken for ends",
@@ -92,7 +92,7 @@ def learned(name: str, report: Report, seeds: list[int], share: float, looks: in
     kind = "return" if learner.validation is None else "valid_return"
     curves = np.reshape(learner.history_[kind], (-1, len(seeds))).T
     steps = np.reshape(learner.history_["env_steps"], (-1, len(seeds)))[:, 0]
-    returns = learner.evaluate(world, 100).returns.reshape(len(seeds), -1).mean(1)
+    returns = means_of(learner.evaluate(world, 100), len(seeds))
     told = {"returns": returns, "steps": steps, "curves": curves, "area": curves.mean(1), "last": curves[:, -1]}
     return {what: values.tolist() for what, values in told.items()}
 

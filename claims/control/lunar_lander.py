@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from _agents import means_of
 
 from weft import Learner, Optimizer
 from weft.bench.claims import Claim, Mutant, Report, curve, interquartile_of, mean_of
@@ -101,6 +102,5 @@ def learned(first: int, setting: Any, report: Report) -> dict[str, Any]:
     curves, steps = (np.reshape(learner.history_[what], (-1, setting.together)) for what in ("return", "env_steps"))
     told = {"curves": curves.T.tolist(), "steps": steps[:, 0].tolist(), "returns": []}
     if setting.looks:
-        returns = learner.evaluate(WORLD, 100).returns
-        told["returns"] = np.reshape(returns, (setting.together, -1)).mean(1).tolist()
+        told["returns"] = means_of(learner.evaluate(WORLD, 100), setting.together).tolist()
     return told

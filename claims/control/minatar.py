@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from _agents import means_of
 
 from weft import Learner, Optimizer
 from weft.bench.claims import Claim, Mutant, Report, curve, interquartile_of, mean_of
@@ -92,7 +93,7 @@ def learned(name: str, setting: Any, seeds: list[int], report: Report) -> dict[s
     envs, length = setting.envs, 32
     source = Segments(world, envs=envs, length=length, passes=4, batch_size=envs * length // 8, horizon=cut)
     report.fit(learner, source, what=name)
-    returns = learner.evaluate(world, 100, horizon=cut, deterministic=False).returns.reshape(len(seeds), -1).mean(1)
+    returns = means_of(learner.evaluate(world, 100, horizon=cut, deterministic=False, envs=25), len(seeds))
     curves, steps = (np.reshape(learner.history_[what], (-1, len(seeds))) for what in ("return", "env_steps"))
     return {"returns": returns.tolist(), "curves": curves.T.tolist(), "steps": steps[:, 0].tolist()}
 

@@ -149,6 +149,7 @@ def test_an_interquartile_mean_leaves_a_quarter_out_at_either_end():
     assert interquartile_of([*[500.0] * 9, 0.0]).interval[0] < 500.0, "another draw of seeds may have had more of those"
     assert interquartile_of([500.0] * 10).interval == (500.0, 500.0)
     assert "an interquartile mean's 8" in interquartile_of([1.0] * 7).lacks
+    assert np.isnan(interquartile_of([*[1.0] * 9, np.nan]).value), "one that diverged is not left out as the worst"
 
 
 def test_the_interval_over_seeds_and_points_covers_the_truth():

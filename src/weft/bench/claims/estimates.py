@@ -128,8 +128,8 @@ def interquartile_of(values: ArrayLike) -> Estimate:
 
     x = np.sort(_replicas(values))
     n, cut = len(x), len(x) // 4
-    middle = float(x[cut : n - cut].mean())
-    if n < FEWEST_HALVES or not np.isfinite(x).all():
+    middle = float(x[cut : n - cut].mean()) if np.isfinite(x).all() else float("nan")
+    if n < FEWEST_HALVES or not np.isfinite(middle):
         return Estimate(middle, None, n)
     kept, near = n - 2 * cut, np.clip(x, x[cut], x[n - cut - 1])
     half = float(stats.t.isf(0.025 / (1 + SKEW / n), kept - 1) * near.std(ddof=1) * n**0.5 / kept)
