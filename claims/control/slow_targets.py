@@ -43,7 +43,7 @@ class SlowTargets(Claim):
         "seed must be at least 5. The middle state's value must be at most 100 with slow targets, which is all that "
         "can be earned, and above it without. One setting for all four, chosen on seeds 100 to 104 for both together."
     )
-    quick = {"seeds": 5, "env_steps": 2000}
+    quick = {"seeds": 5, "env_steps": 1600}
     full = {"seeds": 10, "env_steps": 10_000}
     mutant = Mutant(
         what="targets that are not slow",
