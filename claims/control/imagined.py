@@ -37,8 +37,8 @@ class Imagined(Claim):
     statement = (
         "PPO within a model of a thousand steps, taken at random, earns more in the world than its model-free twin "
         "that learns from as many steps of its own. What a model has wrong is exploited: of policies drawn at random "
-        "that which the model likes best earns less than the model promises, though of any one of them it promises no more "
-        "than is true; with more policies to choose from the more, with more steps to learn from the less."
+        "that which the model likes best earns less than the model promises, though of any one of them it promises no "
+        "more than is true; with more policies to choose from the more, with more steps to learn from the less."
     )
     reference = (
         "Kurutach, Clavera, Duan, Tamar and Abbeel, “Model-ensemble trust-region policy optimization”, arXiv "
@@ -94,8 +94,8 @@ class Imagined(Claim):
             "earned rises to meet what is promised, from 1,000 steps on near 200, far above the twin's dots. Right: "
             "what the model promises too much rises with the number of policies to choose from, most by few steps.",
             caption="Left: what the model promises of PPO's policy, and what that earns in the world, by the true "
-            "steps that the model has learned from; dots: the twin of each seed. Right: what the model promises too much "
-            "of the policy that it likes best of so many. Medians of the seeds, bands their middle half.",
+            "steps that the model has learned from; dots: the twin of each seed. Right: what the model promises too "
+            "much of the policy that it likes best of so many. Medians of the seeds, bands their middle half.",
             panels=2,
             size=(9.6, 3.9),
         ) as (left, right):
