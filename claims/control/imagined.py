@@ -37,8 +37,8 @@ class Imagined(Claim):
     statement = (
         "PPO within a model of a thousand steps, taken at random, earns more in the world than its model-free twin "
         "that learns from as many steps of its own. What a model has wrong is exploited: of policies drawn at random "
-        "that which the model likes best earns less than the model promises, though of any one of them it promises no "
-        "more than is true; with more policies to choose from the more, with more steps to learn from the less."
+        "that which the model likes best earns less than the model promises; with more policies to choose from the "
+        "more, with more steps to learn from the less."
     )
     reference = (
         "Kurutach, Clavera, Duan, Tamar and Abbeel, “Model-ensemble trust-region policy optimization”, arXiv "
