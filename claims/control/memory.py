@@ -60,7 +60,7 @@ class Remembered(Claim):
         "100 on."
     )
     quick = {"seeds": 8, "lengths": {2: 20_000}, "pole": 0}
-    full = {"seeds": 10, "lengths": {5: 80_000, 10: 160_000, 20: 320_000}, "pole": 100_000}
+    full = {"seeds": 10, "lengths": {5: 80_000, 10: 160_000, 20: 240_000}, "pole": 100_000}
     mutant = Mutant(
         what="a memory that is left out",
         misses="with memory",

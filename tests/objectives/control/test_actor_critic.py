@@ -22,6 +22,7 @@ KINDS = {
     "ppo": lambda **s: PPO(normalize=False, **s),
     "ppo with nothing": lambda **s: PPO(near="none", normalize=False, **s),
     "ppo with a penalty": lambda **s: PPO(near="penalty", normalize=False, **s),
+    "ppo with the other one": lambda **s: PPO(near="reverse", normalize=False, **s),
     "ppo with one that adapts": lambda **s: PPO(near="adaptive", normalize=False, **s),
 }
 
@@ -214,9 +215,9 @@ def segment(objective, dtype=torch.float64):
     return {**batch, "played": objective.law.log_prob(batch["told"], batch["action"])}
 
 
-@pytest.mark.parametrize("kind", ["a2c", "ppo", "ppo with a penalty"])
+@pytest.mark.parametrize("kind", ["a2c", "ppo", "ppo with a penalty", "ppo with the other one"])
 def test_the_losses_by_hand(kind):
-    settings = {"ppo": {"eps": 0.1}, "ppo with a penalty": {"beta": 0.4}}.get(kind, {})
+    settings = {"a2c": {}, "ppo": {"eps": 0.1}}.get(kind, {"beta": 0.4})
     objective = made(kind, value_weight=0.7, entropy_weight=0.3, **settings)
     batch = segment(objective)
     log, old = objective.policy(batch["observation"]).log_softmax(-1), batch["told"].log_softmax(-1)
@@ -224,7 +225,13 @@ def test_the_losses_by_hand(kind):
     gain, ratio, entropy = batch["advantage"], (score - batch["played"]).exp(), -(log.exp() * log).sum(-1)
     kl, error = (old.exp() * (old - log)).sum(-1), objective.critic(batch["observation"])[:, 0] - batch["goal"]
     bounded = torch.where(gain > 0, ratio.clamp_max(1.1), ratio.clamp_min(0.9))
-    actor = {"a2c": -score * gain, "ppo": -bounded * gain, "ppo with a penalty": 0.4 * kl - ratio * gain}[kind]
+    other = (log.exp() * (log - old)).sum(-1)
+    actor = {
+        "a2c": -score * gain,
+        "ppo": -bounded * gain,
+        "ppo with a penalty": 0.4 * kl - ratio * gain,
+        "ppo with the other one": 0.4 * other - ratio * gain,
+    }[kind]
     assert ((ratio > 1.1) & (gain > 0)).any()
     torch.testing.assert_close(objective(batch).losses, actor + 0.7 * error**2 - 0.3 * entropy)
     measured = objective.measure(batch)

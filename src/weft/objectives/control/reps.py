@@ -120,10 +120,9 @@ class REPS(ActorCritic):
     def credit(self, batch: Batch) -> Batch:
         found = super().credit(batch)
         counts = batch["mask"] if "mask" in batch else torch.ones_like(batch["reward"])
-        temperature = self.temperature
-        if self.radius is not None:
-            temperature = temperature_of(found["advantage"], counts, self.radius)
-        return {**found, "share": tilted(found["advantage"], counts, temperature)}
+        gain, cost = found["advantage"], self.temperature
+        temperature = temperature_of(gain, counts, self.radius) if cost is None else cost  # type: ignore[arg-type]
+        return {**found, "share": tilted(gain, counts, temperature)}
 
     def actor_loss(self, batch: Batch, parts: dict[str, Tensor]) -> Tensor:
         return -batch["share"] * parts["log_prob"]
@@ -141,7 +140,7 @@ class REPS(ActorCritic):
         return Segments(world, **{"envs": 8, "length": 128, **passes, **settings})
 
 
-def tilted(gain: Tensor, counts: Tensor, temperature: Tensor | float | None) -> Tensor:
+def tilted(gain: Tensor, counts: Tensor, temperature: Tensor | float) -> Tensor:
     """w = exp(gain / temperature) over its mean, where it counts; 0 elsewhere.
 
     >>> tilted(torch.tensor([0.0, 1.0]), torch.ones(2), 1 / torch.tensor(3.0).log())
