@@ -106,7 +106,7 @@ class Imagined(Claim):
                 )
             left.plot([MANY] * len(twin), twin, "o", color=GREEN, markersize=4, alpha=0.6, label="the twin")
             left.set(title="PPO", xlabel="true steps", ylabel="return", xscale="log", ylim=(0, 1.05 * HORIZON))
-            left.legend(loc="lower right")
+            left.legend(loc="lower left")
             for steps, colour in ((FEW, ORANGE), (most, BLUE)):
                 bands(right, SEARCHED, gap[steps], colour, label=f"{steps} steps", **shown)
             right.axhline(0.0, color=INK, linewidth=0.8, linestyle=":")

@@ -119,7 +119,8 @@ class Remembered(Claim):
             axes[0].axhline(GUESS, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
             note(axes[0], min(lengths), GUESS + 0.06, "a guess", INK, va="bottom")
             axes[0].set(title="after training", xlabel="length of the corridor", ylabel="return", ylim=(-0.5, 4.2))
-            axes[0].legend(loc="center right")
+            axes[0].set_xticks(list(lengths))
+            axes[0].legend(loc="lower left")
             axes[1].set(title=f"corridor of {longest}")
             if setting.pole:
                 axes[2].set(title="CartPole by positions")

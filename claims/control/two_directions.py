@@ -92,8 +92,9 @@ class TwoDirections(Claim):
         report.table("By acting, largest error of a probability", ["seed", *ways], rows, digits=4)
         with report.picture(
             "directions",
-            alt="Left, over the reward: both closed forms rise; exp(R / cost) gives good actions more and bad ones "
-            "less than 1 / (c - R). Right: on logarithmic axes a line that rises with the radius at slope one half.",
+            alt="Left, over the reward on a logarithmic axis: exp(R / cost) is a straight line, 1 / (c - R) a bent one "
+            "that keeps more of the bad actions. Right: on logarithmic axes a line that rises with the radius at slope "
+            "one half.",
             caption="Left: how many times as likely as before each action becomes, by its reward, at one cost; a line "
             "for each state. Right: how far a step of TRPO is from the best policy with the same KL(old || new), over "
             "the step's length; the band is the range of the problems, dashed is the slope 1/2.",
