@@ -61,6 +61,16 @@ def test_each_pass_gives_every_row_once_in_another_order():
     assert rows_of(found[4:6]) != first  # the next segment
 
 
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)], ids=["one", "stacked"])
+def test_a_batch_that_is_the_whole_segment_has_no_order(seeds):
+    """All of its rows as they were played, in every pass; then those of the next segment."""
+    found, state = batches_of(Segments(Walk(), envs=3, length=10, passes=3), seeds=seeds, count=4)
+    for again in found[1:3]:
+        assert all(torch.equal(value, found[0][name]) for name, value in again.items())
+    assert not torch.equal(found[3]["observation"], found[0]["observation"])
+    assert "order" not in state.source
+
+
 def test_play_goes_on_where_it_stood():
     found, _ = batches_of(Segments(Walk(), envs=4, length=5), count=8)
     seen = torch.cat([b["observation"].unflatten(0, (4, 5)) for b in found], 1)

@@ -338,6 +338,21 @@ def test_a_temperature_that_is_about_to_run_away_warns(many):
         Learner(SAC(Narrow, hidden=(8,), entropy=-15.0), **settings).fit(Replay(Pendulum(), **SMALL))
 
 
+def test_a_high_temperature_alone_is_no_fault():
+    """Where rewards are large it may be high; what is told is that it has no effect, of the last stretch."""
+    objective = built(FINITE, entropy=0.4)
+
+    def record(step, temperature, entropy):
+        return {"step": step, "temperature": temperature, "entropy": entropy}
+
+    assert objective.warns([record(1, 500.0, 0.5)]) is None
+    assert objective.warns([record(1, 500.0, 0.1), record(2, 90.0, 0.1)]) is None
+    rising = [record(1, 90.0, 0.1), record(2, 200.0, 0.1), record(3, 500.0, 0.1)]
+    assert "above 100 since step 2 " in objective.warns(rising)
+    both = record(7, np.array([1.0, 500.0]), np.array([0.5, 0.1]))
+    assert "got 0.1 at a temperature of 500" in objective.warns([both])
+
+
 @pytest.mark.turns("src/weft/objectives/control/*", "src/weft/sources/replay.py")
 def test_pendulum_is_learned():
     objective, adam = SAC(hidden=(64, 64)), Optimizer("adam", lr=1e-3)
