@@ -61,7 +61,7 @@ def weft_agents(method: str, world: str, agents: int, steps: int) -> Trained:
             source = objective.plays(played, envs=8, length=32, passes=20, batch_size=256)
             settings: dict[str, Any] = {"optimizer": Optimizer("adam", lr=1e-3, eps=1e-5), "schedule": "linear"}
         else:
-            objective = DQN()
+            objective = DQN(hidden=(256, 256))
             source = objective.plays(played, every=256, updates_each=128)
             settings = {"optimizer": Optimizer("adam", lr=2.3e-3)}
         many = {} if agents == 1 else {"replicas": agents}

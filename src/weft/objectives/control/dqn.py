@@ -44,7 +44,9 @@ class DQN(Objective):
     source that explores. What is not legal is never best, where the world says what is.
 
     The paper's Q is of images, renewed every 10,000 updates, at a learning rate of 2.5e-4 (RMSProp). The defaults here
-    are for small worlds, that are learned in minutes, after RL Baselines3 Zoo's.
+    are for small worlds, that are learned in minutes, after RL Baselines3 Zoo's: with `clip=10.0`
+    they solve CartPole in 50,000 steps. The policy swings while Q grows, so let evaluations say which one is kept:
+    `validation=world`.
 
     Args:
         net: an `nn.Module` with one output for each action (`dueling`: and one more, the first), a factory, a name, or
@@ -94,7 +96,7 @@ class DQN(Objective):
         self,
         net: NetLike = None,
         *,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[int] = (64, 64),
         discount: float = 0.99,
         renew: int = 128,
         rate: float = 1.0,
@@ -121,12 +123,12 @@ class DQN(Objective):
         self,
         world: Worlds,
         *,
-        every: int = 64,
-        updates_each: int = 64,
+        every: int = 256,
+        updates_each: int = 128,
         explore: float | tuple[float, float, float] = (1.0, 0.04, 0.16),
         **settings: Any,
     ) -> Replay:
-        """A memory of steps, with what solves CartPole in 50,000 of them."""
+        """A memory of steps: 256 are played, then 128 updates are made."""
         return Replay(world, every=every, updates_each=updates_each, explore=explore, **settings)
 
     def build(self, spec: Spec) -> None:
