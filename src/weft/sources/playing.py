@@ -141,7 +141,7 @@ class Playing(Source):
         return (
             f"expected episodes that end by themselves for {type(state.objective).__name__} without a discount, got "
             f"{where}, in which every episode of {int(self.played(state).max()):,} steps was cut: the value of what "
-            "follows counts on there, and grows with every update; discount (.99), give a longer horizon, or let the "
+            "follows counts on there, and may grow without end; discount (.99), give a longer horizon, or let the "
             "world end an episode (terminated) where the limit is part of the task"
         )
 
