@@ -82,8 +82,9 @@ class Attacks(Claim):
             "attacks",
             scores,
             seeds,
-            alt="Three panels of mean returns by usual and by adversarial training. Not attacked the usual is at 1, the "
-            "adversarial near it; without the faint numbers and when attacked the usual is mostly below 0, the adversarial near 1.",
+            alt="Three panels of mean returns by usual and by adversarial training. Not attacked the usual is at 1, "
+            "the adversarial near it; without the faint numbers and when attacked the usual is mostly below 0, the "
+            "adversarial near 1.",
             caption="Mean returns by usual and by adversarial training, a line for each seed; orange: the mean. Left: "
             "as it was trained. Middle: the faint numbers taken away. Right: what is observed is attacked.",
         )
