@@ -35,8 +35,8 @@ class REPS(ActorCritic):
         w = exp(A / temperature) / mean over the segment of exp(A / temperature),
 
     with generalized advantages A, standardized over the segment, and goals R = A + V(s) of the critic's. What depends
-    on the state alone, as V(s) does, moves no policy, as Z(s) takes it out. In place of a temperature a `radius` may be
-    given: then each segment has the one at which KL(q || p) is that, the least of the dual
+    on the state alone, as V(s) does, weighs the states and changes q in none of them. In place of a temperature a
+    `radius` may be given: then each segment has the one at which KL(q || p) is that, the least of the dual
 
         temperature radius + temperature log mean exp(A / temperature).
 
