@@ -19,7 +19,6 @@ from .selection import IMAGES, TEST, chosen
 NOT_RUN: dict[str, str] = {
     "lunar_lander": "not yet",
     "memory": "not yet",
-    "imagined": "not yet",
 }
 PATHS = {claim.name: claim.path for claim in listed()}
 CHOSEN = chosen(PATHS, Path(__file__).parents[2], os.environ.get("WEFT_CLAIMS", ""))
