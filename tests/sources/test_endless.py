@@ -119,7 +119,7 @@ def test_who_counts_on_says_so():
         found.add(entry.name)
         assert entry.cls().declares("bootstraps"), entry.name
         assert entry.cls(discount=0.7).bootstraps == (None if entry.name in ALONE else 0.7), entry.name
-    assert found == {"td", "td-control", "true-online-td", "dqn", "sac", "td3", "a2c", "ppo", *ALONE}
+    assert found == {"td", "td-control", "true-online-td", "dqn", "sac", "td3", "a2c", "ppo", "reps", *ALONE}
 
 
 class Unaware(TD):
