@@ -25,7 +25,6 @@ MADE_EARLIER = {
     "permuted_mnist": "394f3df99994",
     "policy_gradient": "f4e27ca83cf0",
     "posterior": "106f40ea6c77",
-    "quadratics": "d9b56728a45c",
     "random_gradients": "ad411fd6bdb3",
     "random_labels": "ed15dab82aa1",
     "random_patterns": "782b499632dd",
